@@ -245,6 +245,7 @@ export class IsolateSlots {
     key: string,
     id: string,
     ttlMs?: number,
+    isHanded = false,
   ): Promise<Lease | undefined> {
     const slots = this.#find(policy, key);
     const nowMs = this.#now(caller.time.nowMs());
@@ -252,7 +253,7 @@ export class IsolateSlots {
     const lease = slots?.young.get(id);
     if (slots === undefined || lease === undefined) return undefined;
     const forMs = ttlMs ?? lease.ttlMs;
-    if (nowMs >= slots.spendableUntilMs || forMs > slots.ttlMs) {
+    if (isHanded || nowMs >= slots.spendableUntilMs || forMs > slots.ttlMs) {
       // A message under way is not superseded: its answer may bring slots.
       const isUnderWay = slots.isUnderWay(nowMs);
       slots.isAtOnce = true;

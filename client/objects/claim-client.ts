@@ -1,5 +1,5 @@
 /** The calls on holds and leases: leases from slots of this isolate where it has some, everything else from the object. */
-import type { Cost, Policy } from "../../core/policies/policy.ts";
+import { type Cost, type Policy, relaxedRule } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
 import type { AcquireCall, AcquireParams, HoldParams, LeaseReport } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
@@ -198,6 +198,8 @@ export class ClaimClient {
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return { decision: denial, attached: NOTHING_ATTACHED };
+    const problem = await this.#handed(policy, key, call);
+    if (problem !== undefined) return { decision: problem, attached: NOTHING_ATTACHED };
     const isLinked = call.resume !== undefined || call.graceMs !== undefined;
     const protocol = isLinked ? LINK_PROTOCOL : PROTOCOL;
     const message = this.#objects.message(policy, key, { ...call, waitMs: 0, shed }, protocol);
@@ -236,9 +238,19 @@ export class ClaimClient {
     return decision.status === 404 ? "ended" : undefined;
   }
 
-  /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
-  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
-    const own = await this.#slots.renew(this.#caller, policy, key, id, ttlMs);
+  /** The object knows a lease that is to be resumed, also if an isolate has just granted it by itself. */
+  async #handed(policy: Policy, key: string, { resume }: AcquireParams): Promise<Problem | undefined> {
+    if (resume === undefined || relaxedRule(policy) === undefined) return undefined;
+    const renewed = await this.renew(policy, key, resume, undefined, true);
+    return renewed instanceof Problem && renewed.status !== 404 ? renewed : undefined;
+  }
+
+  /**
+   * Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire.
+   * @param isHanded the object's answer is needed, also for a lease of this isolate's own
+   */
+  async renew(policy: Policy, key: string, id: string, ttlMs?: number, isHanded?: boolean): Answered<Lease> {
+    const own = await this.#slots.renew(this.#caller, policy, key, id, ttlMs, isHanded);
     if (own !== undefined) return own;
     const renew = { op: "renew", id, ttlMs, ...this.#mayBeYoung(policy, key, id) } as const;
     const message = this.#objects.message(policy, key, renew);
@@ -292,6 +304,8 @@ export class ClaimClient {
     // The object answers a shed call by a socket too.
     const isShed = call.resume === undefined && !policy.shadow;
     const shed = isShed ? await this.#objects.sampleShedding(policy, key, call) : undefined;
+    const problem = await this.#handed(policy, key, call);
+    if (problem !== undefined) return problem;
     const protocol = call.resume === undefined ? PROTOCOL : RESUMING_PROTOCOL;
     const message: AcquireCall = this.#objects.message(policy, key, { ...call, shed }, protocol);
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;

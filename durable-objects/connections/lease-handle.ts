@@ -97,7 +97,9 @@ export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promi
   const { resume, graceMs, id } = call;
   const answer =
     unsupportedOf(call) ??
-    (resume === undefined ? await acquired(host, call) : await takenOver(host.ask, call, resume, id));
+    (resume === undefined
+      ? await acquired(host, call)
+      : await takenOver(host.ask, call, { id: resume, link: id }));
   const text = JSON.stringify(answer);
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined) return { answer: text };
@@ -115,7 +117,7 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
   );
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined || lease.id === call.id || call.graceMs === undefined) return answer;
-  const taken = await takenOver(host.ask, { policy, key }, lease.id, call.id);
+  const taken = await takenOver(host.ask, { policy, key }, { id: lease.id, link: call.id });
   return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
 }
 

@@ -16,7 +16,7 @@ import {
   PROBLEMS,
   type ProblemKind,
 } from "../../core/protocol/problems.ts";
-import { endLease } from "../operations/claims.ts";
+import { endLease, socketOf } from "../operations/claims.ts";
 import { type AskKey, MISSING } from "../operations/operations.ts";
 
 /** The parts of an object that grant leases, and end them wherever their key is. */
@@ -64,7 +64,7 @@ export class LeaseSockets {
     this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
     void (resume === undefined
       ? this.#acquire(socket, call, attachment)
-      : this.#resume(socket, attachment, resume));
+      : this.#resume(socket, attachment, { id: resume, link: call.id }));
     return new Response(null, { status: 101, webSocket: client });
   }
 
@@ -92,7 +92,7 @@ export class LeaseSockets {
         // A deployment may have removed the policy.
         else if (this.#host.policyOf(policy, key) === undefined)
           socket.close(CLOSE_LOST, "there is no such policy any more");
-        else await this.#renewLease(socket, policy, key, id);
+        else await this.#renewLease(socket, attachment, id);
       } catch (error) {
         // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
@@ -118,13 +118,13 @@ export class LeaseSockets {
     withoutLease(socket);
   }
 
-  async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
+  async #renewLease(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
     const sinceMs = this.#host.nowMs();
-    const lease = await renewed(this.#host.anywhere, { policy, key }, id);
+    const lease = await renewed(this.#host.anywhere, attachment, id);
     if ("missing" in lease) return socket.close(CLOSE_LOST, LOST);
     const { expiresAfterMs } = lease;
     socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
-    this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
+    this.#host.renewBy(sinceMs + (attachment.everyMs ?? expiresAfterMs / 2), sinceMs);
   }
 
   /** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
@@ -150,9 +150,9 @@ export class LeaseSockets {
   }
 
   /** Takes over the lease of a broken socket, which may not have been detected yet. */
-  async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
+  async #resume(socket: WebSocket, attachment: Attachment, { id, link }: Link): Promise<void> {
     await this.#whileOpen(socket, async (signal) => {
-      const answer = await takenOver(this.#host.ask, attachment, id);
+      const answer = await takenOver(this.#host.ask, attachment, { id, link }, true);
       if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
       // The lease is detached from its other sockets: their end does not end it any more.
       for (const other of this.#ctx.getWebSockets()) {
@@ -192,21 +192,37 @@ export class LeaseSockets {
     const { lease } = decided;
     if (lease !== undefined) {
       const nowMs = this.#host.nowMs();
-      socket.serializeAttachment({ ...attachment, id: lease.id } satisfies Attachment);
+      const everyMs = this.#everyMs(attachment, lease);
+      socket.serializeAttachment({ ...attachment, id: lease.id, everyMs } satisfies Attachment);
       // The socket may have closed before the lease was granted.
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket, true);
-      this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
+      this.#host.renewBy(nowMs + everyMs, nowMs);
     }
     if (gone.aborted) return;
     this.#send(socket, attachment, (policy) => publicDecision(policy, attachment.key, decided));
   }
+
+  /** How often a new lease is renewed: at half of its time, and when its grace is left. */
+  #everyMs({ policy, key, graceMs = 0 }: Attachment, { expiresAfterMs }: Lease): number {
+    const isPooled = this.#host.policyOf(policy, key)?.pool !== undefined;
+    return expiresAfterMs - Math.max(expiresAfterMs / 2, isPooled ? 0 : graceMs);
+  }
 }
 
 const LOST = "the lease has ended";
+
+/** A lease, and the call that takes it over. What had it before does not end it any more. */
+interface Link {
+  readonly id: string;
+  readonly link: string;
+}
+
 interface Attachment {
   readonly policy: string;
   readonly key: string;
   readonly id?: string;
+  /** How often the lease is renewed, in milliseconds. Absent: an older build granted it. */
+  readonly everyMs?: number;
   /** How long the lease stays after the connection breaks, in milliseconds. Absent: it ends at once. */
   readonly graceMs?: number;
   /** Without a `ping` for this long since `openedMs` or the last one, the connection counts as broken. */
@@ -237,12 +253,17 @@ export async function renewed(anywhere: LeasesAnywhere, { policy, key }: OfKey, 
   return JSON.parse(await anywhere.renew(policy, key, id, ...sent)) as Lease | Missing;
 }
 
-/** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
-export function takenOver(ask: AskKey, { policy, key }: OfKey, id: string, link?: string) {
+/** Renews a lease for another socket or link. `Missing`: it has ended, or it is a socket's and a link asks. */
+export function takenOver(
+  ask: AskKey,
+  { policy, key, graceMs }: OfKey & Pick<AcquireCall, "graceMs">,
+  { id, link }: Link,
+  isForSocket = false,
+) {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
-    const isSocket = keyState.claims.get(id)?.isSocket === true;
-    if (isSocket !== (link === undefined)) return MISSING;
-    return andThen(operations.renew(keyState, { id, to: link }, nowMs), (lease) => {
+    if (!isForSocket && keyState.claims.get(id)?.isSocket === true) return MISSING;
+    const to = { link, ...(isForSocket && socketOf(keyState, graceMs)) };
+    return andThen(operations.renew(keyState, { id, to }, nowMs), (lease) => {
       if ("missing" in lease) return lease;
       // The lease was admitted before, whatever its rules would decide now.
       const admitted = { success: true, retryAfterMs: 0, reason: "ok" } as const;

@@ -47,6 +47,16 @@ export function leaseLink({ link, id }: Claim): string {
   return link ?? id;
 }
 
+/** What a socket's lease says of it. The slots of a pool are not kept for a grace. */
+export function socketOf({ policy }: KeyState, graceMs: number | undefined) {
+  return { isSocket: true, ...(policy.pool === undefined && { graceMs }) };
+}
+
+/** A socket's lease is renewed each half of its time. If it is not, it lasts for its grace after that. */
+function lastingMs({ ttlMs, graceMs = 0 }: Pick<Claim, "ttlMs" | "graceMs">): number {
+  return Math.max(ttlMs, Math.ceil(ttlMs / 2) + graceMs);
+}
+
 /** Ends a lease where its key is: at once, or in `graceMs` so that a disconnected holder may return. */
 export function endLease(operations: Operations, keyState: KeyState, call: Params<"release">, nowMs: number) {
   const { id, link, graceMs } = call;
@@ -229,8 +239,9 @@ export class Claims {
     const { id, ttlMs, from, to } = call;
     const claim = claimIn(keyState, "lease", id);
     if (claim === undefined || isOthers(claim, from)) return MISSING;
-    const expiresAtMs = nowMs + (ttlMs ?? claim.ttlMs);
-    const renewed = { ...claim, expiresAtMs, ...(to !== undefined && { link: to }) };
+    const kept = { ...claim, ...to };
+    const expiresAtMs = nowMs + (ttlMs ?? lastingMs(kept));
+    const renewed = { ...kept, expiresAtMs };
     const accounts = keyState.ruleStates.map(({ account }) => extend(account, id, expiresAtMs));
     this.#store.commit(keyState, { accounts, put: [renewed] }, nowMs);
     this.#queue.serve(keyState);
@@ -270,12 +281,14 @@ export class Claims {
   #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): Decided | Full | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket, caller } = call;
     const of = call.group === undefined ? undefined : { group: call.group };
-    const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs), ...of };
+    const ofSocket = isSocket === true ? socketOf(keyState, call.graceMs) : {};
+    const lastsMs = Math.min(lastingMs({ ttlMs, ...ofSocket }), confirmWithinMs);
+    const lease = { id, expiresAtMs: nowMs + lastsMs, ...of };
     if (lease.expiresAtMs > keyState.endsByMs) return undefined;
     const ruleAccounts = keyState.seenBy(call);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
     const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, { lease });
-    const by = { ...(isSocket && { isSocket }), ...(caller !== undefined && { caller }) };
+    const by = { ...ofSocket, ...(caller !== undefined && { caller }) };
     const claim = newLease(keyState, accounts, cost, { ...lease, ttlMs, ...by }, nowMs);
     // A cost of 0 takes nothing and writes nothing.
     if (claim === undefined) return { rules, waitedMs };
@@ -305,7 +318,7 @@ function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],
   cost: Cost,
-  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket" | "caller" | "group">,
+  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket" | "graceMs" | "caller" | "group">,
   nowMs: number,
 ): Claim | undefined {
   const units: Record<string, number> = {};

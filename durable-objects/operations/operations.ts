@@ -2,16 +2,17 @@ import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers
 import type { GiveBackMessage, SeenBy } from "../../core/protocol/calls.ts";
 import type { MaybePromise, KeyCall } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import type { Claim } from "../storage/records.ts";
 
 /** The answer if the hold or lease does not exist, or has ended. */
 export const MISSING: Missing = { missing: true };
 
 /** A call whose key is open. */
 export type Params<Op extends KeyCall["op"]> = Omit<Extract<KeyCall, { op: Op }>, "op" | "policy" | "key">;
-/** `from`: the link that must have the lease; absent: any. `to`: the one that gets it; absent: the same. */
+/** `from`: the link that must have the lease; absent: any. `to`: the link or socket that gets it; absent: the same. */
 export type Renewing = Params<"renew"> & {
   readonly from?: string | undefined;
-  readonly to?: string | undefined;
+  readonly to?: Pick<Claim, "link" | "isSocket" | "graceMs"> | undefined;
 };
 /** Ends a lease as reported. With a link: only if that link still has it. */
 export type Releasing = Omit<Params<"release">, "graceMs">;

@@ -139,6 +139,8 @@ export interface Claim {
   readonly leased?: number;
   /** Of a lease: it is renewed while its WebSocket is open. */
   readonly isSocket?: boolean;
+  /** Of such a lease: how long it outlasts the connection, also if the object dies with it. */
+  readonly graceMs?: number | undefined;
   /** Of a lease: its link, by the id of the call that took it over. Absent: its own `id`. */
   readonly link?: string;
   /** Of a hold: its call on several keys settles or cancels it within moments. */

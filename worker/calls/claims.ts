@@ -11,7 +11,7 @@ import type { AcquireParams, HoldParams } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { catalogUnreached, Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
+import { catalogUnreached, CLOSE_DENIED, Problem } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
@@ -160,15 +160,20 @@ export const callSocket = onKey(requests.SocketRequest, (target, request, contex
   const { policy, key, params } = acquiring;
   skipCandidate(client, acquiring);
   const blocked = request.resume === undefined ? blockedDecision(policy, key) : undefined;
-  if (blocked !== undefined)
-    return new Problem(
-      LIMITER_PROBLEMS.forbidden,
-      `the override ${JSON.stringify(blocked.override)} blocks this key`,
-    );
+  if (blocked !== undefined) return deniedSocket(blocked);
   const linked = linkedOf(context, acquiring, request);
   if (linked instanceof Problem) return linked;
   return client.claims.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
 });
+
+/** A socket of a call that is denied before it is sent to the object. */
+function deniedSocket(decision: Decision): Response {
+  const { 0: client, 1: socket } = new WebSocketPair();
+  socket.accept();
+  socket.send(JSON.stringify(decision));
+  socket.close(CLOSE_DENIED, decision.reason);
+  return new Response(null, { status: 101, webSocket: client });
+}
 
 /** The grace after the socket or link ends, and the lease to take over; or what is wrong with them. */
 export function linkedOf(
