@@ -14,6 +14,7 @@ import { makeState, removeState, serveBundle } from "../support/served.ts";
 const policies = {
   quick: { algorithm: "concurrency", limit: 2, ttl: "500ms", maxTtl: "10s" },
   long: { algorithm: "concurrency", limit: 1, ttl: "10m" },
+  shared: { algorithm: "concurrency", limit: 20, ttl: "10s" },
   // A busy machine may renew half a second late, and a lease that has to stay must not end by that.
   pinged: { algorithm: "concurrency", limit: 2, ttl: "2s", maxTtl: "10s" },
 };
@@ -215,3 +216,70 @@ test("a server that is asked to end does, though a socket is open, and the lease
   await start();
   await untilKey(key, { leases: 1 }, "long");
 }, 60_000);
+
+const socketOf = (policy: string, key: string, more = "") =>
+  openSocket(serving.url, `/v1/leases/socket?policy=${policy}&key=${key}${more}`);
+
+/** The id and the token of the lease that a socket was told of. */
+async function leaseOf(socket: { readonly first: Promise<string> }) {
+  const { lease } = JSON.parse(await socket.first) as Leased;
+  return lease === undefined ? undefined : { id: lease.id, fencingToken: lease.fencingToken };
+}
+
+interface Leased {
+  readonly source: string;
+  readonly lease?: { readonly id: string; readonly fencingToken: number };
+}
+
+async function leased(policy: string, key: string): Promise<Leased> {
+  return (await client.call("POST", "/v1/leases", { policy, key })).body as unknown as Leased;
+}
+
+test("a socket for a blocked key is told so, as any other denial", async () => {
+  const key = freshKey();
+  const put = await client.call("PUT", `/v1/policies/quick/overrides/${key}`, { blocked: true });
+  expect(put.status).toBe(200);
+  const socket = socketOf("quick", key);
+  expect(JSON.parse(await socket.first)).toMatchObject({ success: false, reason: "blocked", override: key });
+  // A close frame with 4429 (0x114d).
+  await eventually(() => expect(socket.text()).toContain("\u0011\u004dblocked"));
+  socket.leave();
+});
+
+test.each(["quick", "shared"])(
+  "a lease that was acquired over HTTP is a socket's once resumed: %s",
+  async (policy) => {
+    const key = freshKey();
+    let granted = await leased(policy, key);
+    // Until an isolate grants it by itself, where it may: the object does not know it yet.
+    while (policy === "shared" && granted.source !== "isolate") {
+      await client.call("DELETE", `/v1/leases/${granted.lease?.id}`);
+      granted = await leased(policy, key);
+    }
+    const { id = "", fencingToken } = granted.lease ?? {};
+    const socket = socketOf(policy, key, `&resume=${id}`);
+    expect(await leaseOf(socket)).toEqual({ id, fencingToken });
+    if (policy === "quick") await new Promise((done) => setTimeout(done, 1_500));
+    await untilKey(key, { leases: 1 }, policy);
+    socket.leave();
+    await untilKey(key, { leases: 0 }, policy);
+  },
+);
+
+test("a grace that is longer than the lease outlasts a dead process", async () => {
+  const [key, other] = [freshKey(), freshKey()];
+  const sockets = [socketOf("quick", key, "&units=2&graceMs=9000"), socketOf("quick", other, "&units=2")];
+  const [lease] = await Promise.all(sockets.map(leaseOf));
+  // It has been renewed.
+  await new Promise((done) => setTimeout(done, 1_000));
+  await serving.stop("SIGKILL");
+  client.close();
+  await start();
+  await new Promise((done) => setTimeout(done, 1_000));
+  await untilKey(key, { leases: 1 });
+  await untilKey(other, { leases: 0 });
+  const again = socketOf("quick", key, `&resume=${lease?.id}`);
+  expect(await leaseOf(again)).toEqual(lease);
+  again.leave();
+  await untilKey(key, { leases: 0 });
+});
