@@ -6,7 +6,7 @@ import { depth } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
-import { openSocket } from "../support/leaving-client.ts";
+import { openSocket, type SocketClient } from "../support/leaving-client.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { RawConnection } from "../support/raw-connection.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -221,7 +221,8 @@ const socketOf = (policy: string, key: string, more = "") =>
   openSocket(serving.url, `/v1/leases/socket?policy=${policy}&key=${key}${more}`);
 
 /** The id and the token of the lease that a socket was told of. */
-async function leaseOf(socket: { readonly first: Promise<string> }) {
+async function leaseOf(socket: Pick<SocketClient, "first" | "text">) {
+  await eventually(() => expect(socket.text()).toContain('{"success":true'));
   const { lease } = JSON.parse(await socket.first) as Leased;
   return lease === undefined ? undefined : { id: lease.id, fencingToken: lease.fencingToken };
 }
