@@ -11,10 +11,13 @@ export interface WranglerDev {
   stop(): Promise<void>;
 }
 
+const MAX_STARTS = 3;
+
 /** Starts `wrangler dev` with these configurations, the first on the port, and waits until it answers. */
 export async function startWranglerDev(
   configs: readonly string[],
   vars: Readonly<Record<string, string>> = {},
+  starts = 1,
 ): Promise<WranglerDev> {
   const folder = mkdtempSync(join(tmpdir(), "weir-wrangler-"));
   const port = await freePort();
@@ -50,6 +53,9 @@ export async function startWranglerDev(
   void exited.then(() => (isGone = true));
   const url = `http://127.0.0.1:${port}`;
   while (!(await answers(url))) {
+    // Another process may take one of the ports that it has found to be free.
+    const isTaken = printed.includes("Address already in use") && starts < MAX_STARTS;
+    if (isGone && isTaken) return await startWranglerDev(configs, vars, starts + 1);
     if (isGone) throw new Error(`wrangler dev stopped: ${printed}`);
     await new Promise((done) => setTimeout(done, 100));
   }
