@@ -62,7 +62,7 @@ export class LimiterError extends Error {
 
 /**
  * The second argument of a client's call over the service binding: a problem is then a value, as HTTP sends it. Of an
- * error only the text arrives where the binding leads from one `wrangler dev` to another. Lower versions throw it.
+ * error only the text arrives where the binding leads from one `wrangler dev` to another. Earlier versions throw it.
  */
 export const AS_VALUE = "problem";
 

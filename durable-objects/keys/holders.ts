@@ -78,7 +78,7 @@ export class Holders extends Map<string, KnownHolder> {
 
   /** Whether as many come at once as one caller's clients may be: parts of their own would come late. */
   areTooManyAtOnce(nowMs: number): boolean {
-    return this.#firstsAt(nowMs) >= MAX_HOLDERS_OF_CALLER;
+    return this.firstsAt(nowMs) >= MAX_HOLDERS_OF_CALLER;
   }
 
   #countOfCaller(caller: string): number {
@@ -94,9 +94,9 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
-  /** Those, with those that ask objects in regions. @param firsts and isolates of which a client has asked lately */
-  countWithRegions(nowMs: number, firsts: boolean): number {
-    let count = firsts ? this.#firstsAt(nowMs) : 0;
+  /** Those, with those that ask objects in regions. */
+  countWithRegions(nowMs: number): number {
+    let count = 0;
     for (const { untilMs, count: there = 1 } of this.values()) if (untilMs > nowMs) count += there;
     return count;
   }
@@ -104,10 +104,11 @@ export class Holders extends Map<string, KnownHolder> {
   /** A client of this isolate has asked for a decision alone. */
   noteFirst(isolate: string, nowMs: number): void {
     this.#firsts.delete(isolate);
-    if (this.#firstsAt(nowMs) < MAX_HOLDERS) this.#firsts.set(isolate, nowMs);
+    if (this.firstsAt(nowMs) < MAX_HOLDERS) this.#firsts.set(isolate, nowMs);
   }
 
-  #firstsAt(nowMs: number): number {
+  /** How many isolates a client has asked through lately. */
+  firstsAt(nowMs: number): number {
     for (const [isolate, atMs] of this.#firsts) {
       if (nowMs < atMs + FIRST_MS) break;
       this.#firsts.delete(isolate);
@@ -129,7 +130,7 @@ export class Holders extends Map<string, KnownHolder> {
    * @param mayRush whether many that come at once are enough
    */
   areForRegions(most: number, mayRush: boolean, nowMs: number): boolean {
-    let [all, regional, calls, rushing] = [this.#firstsAt(nowMs), 0, 0, 0];
+    let [all, regional, calls, rushing] = [this.firstsAt(nowMs), 0, 0, 0];
     for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;

@@ -72,16 +72,18 @@ function isServed(
   const { pool, priorities, isFair } = policy;
   if (pool !== undefined || priorities.seen.size > 0 || isFair === true) return false;
   if (id !== undefined && !holders.hasRoomFor(id)) return true;
-  if (holders.countWithRegions(nowMs, true) < MIN_SERVED) return false;
+  const [count, firsts] = [holders.countWithRegions(nowMs), holders.firstsAt(nowMs)];
+  if (count + firsts < MIN_SERVED) return false;
   return rules.some(({ rule, demand: said = 0 }) => {
     if (!isCuttable(rule)) return false;
     const rate = (RATE_WINDOWS * rule.quota.units) / rateWindowMs(rule);
-    // Of a log or window all leave, or none: what some hold at the object and others in regions misses a tenth of it.
+    // Of a log or window all leave, or none: what some hold at the object and others in regions misses a tenth of it. So
+    // isolates do not count beside their clients, as they do at first.
     const isWindow = rule.algorithm.isCutByWindow === true;
     const isKnown = id !== undefined && said > 0 && !isWindow;
     const share = isKnown
       ? holders.shareOf(id, rule.name, { said, rate }, nowMs).share
-      : 1 / holders.countWithRegions(nowMs, !isWindow);
+      : 1 / (isWindow ? count : count + firsts);
     return rule.capacity * share < MIN_PART;
   });
 }

@@ -52,6 +52,16 @@ describe("units", () => {
 });
 
 describe("a message", () => {
+  test("that an isolate answers by itself, without units, is no answer of the object, whose distance is not known by it", () => {
+    const policy = policyOf("auto");
+    const made = new Reservation(policy, "key", "holder", 0);
+    for (let sentAtMs = 0; sentAtMs < 500; sentAtMs += 10)
+      made.answered(made.ask(0, sentAtMs), granting(policy, 0, { ttlMs: 0 }), sentAtMs + 6);
+    expect(made.isAnswered).toBe(false);
+    made.answered(made.ask(0, 1_000), granting(policy, 1), 1_160);
+    expect(made.isAnswered).toBe(true);
+  });
+
   test("with a cost takes home all that is left", () => {
     const made = withUnits(10);
     made.spend(4, 2);
