@@ -2,7 +2,7 @@
  * The baselines against which Weir is measured. They are Hono routes that answer a constant, as large as a decision,
  * to the same POST body without reading it. (a) does nothing else. (b) makes one RPC to an object that counts in
  * memory. (c) makes one RPC, and the object writes one row. (h) reads the body, and makes one RPC to an object of the key's
- * own.
+ * own. (f), (g), (i) and (j) are past any router, and read the call.
  */
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import { Hono } from "hono";
@@ -11,21 +11,35 @@ import { Hono } from "hono";
 export class LimiterObject extends DurableObject {
   #count = 0;
   #hasTable = false;
+  readonly #counts = new Map<string, number>();
 
   count(): number {
     this.#count += 1;
     return this.#count;
   }
 
-  countAndWrite(): number {
-    this.#count += 1;
+  countAndWrite(key = "x", count = (this.#count += 1)): number {
     if (!this.#hasTable)
       this.ctx.storage.sql.exec(
         "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER) WITHOUT ROWID",
       );
     this.#hasTable = true;
-    this.ctx.storage.sql.exec("INSERT OR REPLACE INTO counts (key, count) VALUES ('x', ?)", this.#count);
+    this.ctx.storage.sql.exec("INSERT OR REPLACE INTO counts (key, count) VALUES (?, ?)", key, count);
     return this.#count;
+  }
+
+  /** Counts a key's calls, and writes a row for each. */
+  countKey(key: string): number {
+    const count = (this.#counts.get(key) ?? 0) + 1;
+    this.#counts.set(key, count);
+    this.countAndWrite(key, count);
+    return count;
+  }
+
+  /** One row for all of a message's calls. */
+  writeTogether(keys: readonly string[]): number[] {
+    this.countAndWrite();
+    return keys.map((_, index) => this.#count + index);
   }
 }
 
@@ -94,10 +108,66 @@ const HEADERS = {
   ratelimit: '"hot";r=999999;t=1',
 };
 
+interface Waiting {
+  readonly key: string;
+  readonly answer: (count: number | undefined) => void;
+}
+
+let waiting: Waiting[] = [];
+let isSending = false;
+let messages = 0;
+
+/**
+ * (i): as (f), but each answer waits until an object has written a row. Calls that came within a millisecond, or while a
+ * message was under way, go in one message, which writes one row: all that a stored decision has to do but decide.
+ */
+async function together(request: Request, env: Env, ctx: ExecutionContext): Promise<Response> {
+  const given = JSON.parse(decoder.decode(await request.arrayBuffer())) as { key: string };
+  const answered = new Promise<number | undefined>((answer) => waiting.push({ key: given.key, answer }));
+  if (!isSending) {
+    isSending = true;
+    ctx.waitUntil(send(env));
+  }
+  // A request that waits for another one alone counts as one that hangs.
+  const timer = setTimeout(() => {}, 10_000);
+  await answered;
+  clearTimeout(timer);
+  return decisionFor(given.key);
+}
+
+async function send(env: Env): Promise<void> {
+  await scheduler.wait(1);
+  const calls = waiting;
+  waiting = [];
+  messages += 1;
+  const answers = await env.OBJECTS.getByName("x").writeTogether(calls.map(({ key }) => key));
+  isSending = false;
+  for (const [index, { answer }] of calls.entries()) answer(answers[index]);
+}
+
+/** How many calls of a key (j) admits. */
+const ADMITTED = 2;
+const OBJECTS = 16;
+const used = new Set<string>();
+
+/** (j): as (f), but a key's first calls are counted and stored by one of 16 objects. The isolate denies all others by itself. */
+async function mostlyDenied(request: Request, env: Env): Promise<Response> {
+  const { key } = JSON.parse(decoder.decode(await request.arrayBuffer())) as { key: string };
+  if (used.has(key)) return decisionFor(key);
+  messages += 1;
+  const name = String(Number(key.slice(key.indexOf(":") + 1)) % OBJECTS);
+  const count = await env.OBJECTS.getByName(name).countKey(key);
+  if (count >= ADMITTED) used.add(key);
+  return decisionFor(key);
+}
+
 export default {
   fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
     const { url } = request;
     if (url.endsWith("/parsed")) return parsed(request);
+    if (url.endsWith("/together")) return together(request, env, ctx);
+    if (url.endsWith("/few")) return mostlyDenied(request, env);
+    if (url.endsWith("/counts")) return Response.json({ objectCalls: messages, rowsWritten: messages });
     return url.includes("/in-query?") ? inQuery(url) : app.fetch(request, env, ctx);
   },
 };

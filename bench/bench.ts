@@ -155,7 +155,7 @@ try {
     baseline,
     main: BUNDLE,
     upstash,
-    count: (requests, warmUp) => count(counting, requests, warmUp),
+    count: (requests, warmUp, module = counting) => count(module, requests, warmUp),
   });
   const other = BESIDE === undefined ? undefined : buildBeside(BESIDE);
   const pairs = targets.flatMap((here): [Target, Target][] =>

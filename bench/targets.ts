@@ -88,8 +88,12 @@ interface Making {
   readonly baseline: string;
   readonly main: string;
   readonly upstash: string;
-  /** Counts rows written and object calls per 1,000 decisions, after a warm-up in seconds. */
-  readonly count: (requests: Target["requests"], warmUp: number) => Promise<Target["perThousand"]>;
+  /** Counts rows written and object calls per 1,000 decisions of Weir or of a module, after a warm-up in seconds. */
+  readonly count: (
+    requests: Target["requests"],
+    warmUp: number,
+    module?: string,
+  ) => Promise<Target["perThousand"]>;
 }
 
 /** All targets. Rows and object calls of Weir's targets are counted here. */
@@ -179,9 +183,11 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
     const units = (policy: string, of: readonly string[]) =>
       of.map((key) => JSON.stringify({ policy, key, units: 1 }));
     const pair = { path: "", requests: leasesFor };
+    const together = ofBaseline("(i) as (f), after a row that an object writes for many", "/together", 0, 0);
     return [
       ofBaseline("(a) constant route", "/constant", 0, 0),
       ...parsing,
+      { ...together, perThousand: await count(together.requests, WARM_UP_SECONDS, baseline) },
       await ofWeir("acquire and release, one hot key", units("slots", ["user:42"]), pair),
       await ofWeir("acquire and release, 1,000 keys on 16 objects", units("slots-on-16", thousand), {
         ...pair,
@@ -196,10 +202,16 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
       await ofWeir("credits, one hot key", one("credits")),
     ];
   }
-  if (process.env["TARGETS"] === "denied")
+  if (process.env["TARGETS"] === "denied") {
+    const few: Target = {
+      ...ofBaseline("(j) as (f), but two calls of each of the keys are counted by 16 objects", "/few", 0, 0),
+      requests: (url) => requestsFor(`${url}/few`, token, bodiesOf("rare", keys)),
+      ...many,
+    };
     return [
       ofBaseline("(a) constant route", "/constant", 0, 0),
       ...parsing,
+      { ...few, perThousand: await count(few.requests, few.warmUp, baseline) },
       await ofWeir("10,000 Zipf keys, 5/min each, mostly denied", bodiesOf("tiny", keys), many),
       {
         ...ofUpstash("the same with `@upstash/ratelimit` and its cache", "/tiny", bodiesOf("tiny", keys)),
@@ -213,6 +225,7 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
       await ofWeir("one key far over its limit (10/s)", one("over")),
       ofUpstash("the same with `@upstash/ratelimit` and its cache", "/over", one("over")),
     ];
+  }
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
