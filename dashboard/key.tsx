@@ -23,7 +23,8 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
   );
   const seen = useRef<readonly Seen[]>([]);
   if (report.value !== undefined) seen.current = withSeen(seen.current, report.value);
-  const own = useOverride(policy, name.includes("*") ? undefined : name);
+  const { value: found, problem: unread } = useOverride(policy, name.includes("*") ? undefined : name);
+  const own = found?.override;
   const wider = report.value?.override === name ? undefined : report.value?.override;
   return (
     <>
@@ -35,13 +36,14 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
         <>
           <DoneNote done={done} onEnd={() => setDone(undefined)} />
           <ProblemNote problem={report.problem} />
-          {own.value !== undefined && <InForce override={own.value} />}
-          {wider !== undefined && hasNotBegun(own.value) && <Wider policy={policy} pattern={wider} />}
+          {own !== undefined && <InForce override={own} />}
+          {wider !== undefined && hasNotBegun(own) && <Wider policy={policy} pattern={wider} />}
           {report.value !== undefined && <State report={report.value} />}
           {report.value?.groups !== undefined && <Groups groups={report.value.groups} />}
           <KeyHistory seen={seen.current} />
-          {rights.changes && name.startsWith(rights.keyPrefix) && (
-            <KeyActions policy={policy} name={name} own={own.value} onDone={setDone} />
+          {/* A change replaces the override that was shown, so it is read first. */}
+          {rights.changes && name.startsWith(rights.keyPrefix) && (found ?? unread) !== undefined && (
+            <KeyActions policy={policy} name={name} own={own} onDone={setDone} />
           )}
         </>
       ) : (
@@ -108,16 +110,20 @@ function Remaining({ rule: { name, limit, remaining } }: { readonly rule: RuleDe
 /** The override of exactly this pattern, as the catalog has it. */
 function useOverride(policy: string, pattern: string | undefined) {
   const { ask } = useSession();
-  return usePoll<Override | undefined>(`${policy} ${pattern ?? ""}`, EVERY_MS, async () => {
-    if (pattern === undefined) return { value: undefined, etag: undefined };
-    const { value, problem } = await readOverride(ask, policy, pattern);
-    return problem === undefined ? { value, etag: undefined } : { problem };
-  });
+  return usePoll<{ readonly override: Override | undefined }>(
+    `${policy} ${pattern ?? ""}`,
+    EVERY_MS,
+    async () => {
+      if (pattern === undefined) return { value: { override: undefined }, etag: undefined };
+      const { value, problem } = await readOverride(ask, policy, pattern);
+      return problem === undefined ? { value: { override: value }, etag: undefined } : { problem };
+    },
+  );
 }
 
 function Wider({ policy, pattern }: { readonly policy: string; readonly pattern: string }) {
   const { value, problem } = useOverride(policy, pattern);
-  if (value !== undefined) return <InForce override={value} />;
+  if (value?.override !== undefined) return <InForce override={value.override} />;
   return <ProblemNote problem={problem} />;
 }
 

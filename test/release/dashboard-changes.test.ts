@@ -229,6 +229,32 @@ test("a dialog and the form change what they showed: what somebody else made mea
   expect(faults).toEqual([]);
 });
 
+test("a key can be changed once its override is shown", async () => {
+  const { url } = serving;
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  const address = "/v1/policies/api/overrides/tenant-22";
+  await send(url, "PUT", address, { limit: 7 });
+  const { promise: isAnswered, resolve: answer } = Promise.withResolvers<void>();
+  await page.setRequestInterception(true);
+  page.on("request", (request) => {
+    const isRead = request.method() === "GET" && request.url().endsWith(address);
+    void (isRead ? isAnswered : Promise.resolve()).then(() => request.continue());
+  });
+  await goTo(page, "#/key/api/tenant-22");
+  await page.waitForSelector("[data-reason=ok]");
+  expect(await page.$$eval("button", (buttons) => buttons.map((each) => each.textContent))).not.toContain(
+    "Block",
+  );
+  answer();
+  await says(page, "limit 7, until");
+  await press(page, "Block");
+  await press(page, "Block", "dialog");
+  await says(page, "tenant-22 is blocked");
+  await send(url, "DELETE", address);
+  expect(faults).toEqual([]);
+});
+
 test("of two who start a trial the second is told", async () => {
   const { url } = serving;
   const { page, faults } = await openPage(browser);
