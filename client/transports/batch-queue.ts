@@ -78,7 +78,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Whether it can be dropped. Calls of ended requests may be left in it. */
   isIdle(nowMs: number): boolean {
     for (const { untilMs } of this.#queued) if (nowMs <= untilMs) return false;
-    return !this.isForAlone(nowMs) && this.#isFree(nowMs);
+    return !this.isForAlone(nowMs) && !this.congestion.gathers(nowMs) && this.#isFree(nowMs);
   }
 
   /** Makes a call: this request or another sends it, and its deadline ends it. */
@@ -155,7 +155,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
     // All calls made in this turn of the event loop go together, e.g. those of one request.
-    await Promise.resolve();
+    await (this.congestion.gathers(beganMs) ? this.#gather(time) : undefined);
     while (sender.batch + 1 < MAX_MESSAGES && this.#sender === sender) {
       const nowMs = time.nowMs();
       sender.batch += 1;
@@ -175,19 +175,24 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (flight >= 0) this.#flights.splice(flight, 1);
       this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed, isAgain });
       if (this.#queued.size > 0) keep();
+      this.congestion.answeredTogether(calls.length, time.nowMs());
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0 || this.congestion.untilNextMs(time.nowMs()) > 0) break;
       // A request that gives back units does so to many objects: it is not to send the calls of others to each.
       if (!(limit ?? reserve ?? operation)) break;
       sender.steps[sender.batch]?.open();
-      // Requests that were answered together call again together: these calls join the batch.
-      const isFull = this.#queued.size >= this.#bounds.maxCalls;
-      await new Promise<void>((done) => time.after(isFull ? 0 : this.congestion.gatherMs, done));
+      await this.#gather(time);
     }
     if (this.#sender === sender) this.#sender = undefined;
     for (const step of sender.steps) step.open();
     end?.();
+  }
+
+  /** Requests that were answered together call again together: their calls join the batch. */
+  #gather(time: Time): Promise<void> {
+    const isFull = this.#queued.size >= this.#bounds.maxCalls;
+    return new Promise((done) => time.after(isFull ? 0 : this.congestion.gatherMs, done));
   }
 
   /** Sends a message, and again each time it is overdue while its calls wait, if the object then answers it as before. */

@@ -145,6 +145,32 @@ test("calls that come within a millisecond of an answer go with those that waite
   }
 });
 
+test("callers whose calls went together go together again, though nothing is queued when the first of them comes", async () => {
+  const history = new History();
+  const startMs = warm(history, 5) + 100;
+  const after = (ms: number, key: string) =>
+    new Promise<void>((done) => {
+      history.time.at(ms, () => void history.call(key, () => ({ backMs: 5 })).then(done));
+    });
+  const caller = async (number: number) => {
+    for (let turn = 0; turn < 20; turn += 1)
+      await after(Math.max(startMs, history.time.nowMs + 0.5), `${number}-${turn}`);
+  };
+  const callers = Promise.all(Array.from({ length: 8 }, async (_, number) => await caller(number)));
+  // A millisecond for the first call after a message of many, and none after a message of one.
+  void callers.then(async () => {
+    for (const key of ["last", "alone"]) await after(history.time.nowMs + 0.5, key);
+  });
+  await history.time.run(2_000, () => undefined);
+  const messages = history.messages.filter(({ atMs }) => atMs >= startMs);
+  // The first call has nobody to wait for, so its caller is done a turn before the others.
+  const together = messages.slice(2, -3);
+  expect(together.map(({ keys }) => keys.length)).toEqual(together.map(() => 8));
+  expect(together).toHaveLength(18);
+  const [last, alone] = messages.slice(-2).map(({ atMs }) => atMs);
+  expect((alone ?? 0) - (last ?? 0)).toBe(5.5);
+});
+
 test("calls that one turn of the event loop makes go in one message", async () => {
   const history = new History();
   for (const key of ["a", "b", "c"]) void history.call(key, () => ({ backMs: 10 }));
