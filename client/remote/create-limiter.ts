@@ -74,9 +74,7 @@ function checkedWay(way: HttpWay): HttpWay {
   requireGiven("token", given, "a token of the limiter, with the scopes limit and reserve");
   // A header takes no other characters, so each call would fail.
   if (!/^[!-~]+$/.test(token))
-    throw new TypeError(
-      "token has a character that no token has: a space, a line break, or one beyond ASCII",
-    );
+    throw new TypeError("token has a space, line break or character beyond ASCII, which no token has");
   return way;
 }
 

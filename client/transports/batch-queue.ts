@@ -27,6 +27,10 @@ const MAX_SENDS = 3;
 /** How long calls to an object without batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
+/** After so many calls went together, the first call within this time waits for others: 32 callers sent 1 and 31 calls. */
+const MIN_TOGETHER = 4;
+const AGAIN_MS = 20;
+
 interface Sender {
   /** When the batch in flight was sent, and after how long it is overdue, so that another request may send. */
   sinceMs: number;
@@ -38,14 +42,6 @@ interface Sender {
    * the sender still lives. So a call wakes up for its own batch, and not for each one.
    */
   readonly steps: Latch[];
-}
-
-interface Flight {
-  readonly nowMs: number;
-  readonly sentMs: number;
-  readonly deadlineMs: number;
-  readonly isUsed: boolean;
-  readonly isAgain: boolean;
 }
 
 const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BATCH_LENGTH };
@@ -60,6 +56,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Until when each message in flight is not overdue. */
   #flights: number[] = [];
   #aloneUntilMs = -Infinity;
+  #gathersUntilMs = 0;
 
   constructor(bounds = OBJECT_BOUNDS, congestion = new CongestionControl()) {
     this.#bounds = bounds;
@@ -71,6 +68,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return nowMs < this.#aloneUntilMs;
   }
 
+  /** Whether a full message is queued. */
+  get #isFilled(): boolean {
+    return this.#queued.size >= this.#bounds.maxCalls;
+  }
+
   get queued(): number {
     return this.#queued.size;
   }
@@ -78,7 +80,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Whether it can be dropped. Calls of ended requests may be left in it. */
   isIdle(nowMs: number): boolean {
     for (const { untilMs } of this.#queued) if (nowMs <= untilMs) return false;
-    return !this.isForAlone(nowMs) && !this.congestion.gathers(nowMs) && this.#isFree(nowMs);
+    return !this.isForAlone(nowMs) && nowMs >= this.#gathersUntilMs && this.#isFree(nowMs);
   }
 
   /** Makes a call: this request or another sends it, and its deadline ends it. */
@@ -96,10 +98,9 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       leftMs -= await (posted.step ?? this.#stepOf(posted)).wait(time, Math.min(maxMs, leftMs));
       if (posted.state === "queued" && this.congestion.isPaused(time.nowMs())) posted.end(OVERLOADED);
     }
-    const { answer } = posted;
     this.#queued.delete(posted);
     posted.end(undefined);
-    return { answer, leftMs: Math.max(0, leftMs) };
+    return { answer: posted.answer, leftMs: Math.max(0, leftMs) };
   }
 
   /** The answer to the batch that will take this queued call, if no call ahead of it leaves. */
@@ -126,8 +127,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   /** Whether a full message waits, which another request may send at once: a far object would be called too rarely. */
   #isFull(nowMs: number): boolean {
-    if (this.congestion.untilNextMs(nowMs) > 0) return false;
-    if (this.#queued.size < this.#bounds.maxCalls || this.#sender?.batch === -1) return false;
+    if (!this.#isFilled || this.#sender?.batch === -1 || this.congestion.untilNextMs(nowMs) > 0) return false;
     this.#flights = this.#flights.filter((untilMs) => nowMs < untilMs);
     return this.#flights.length < this.congestion.maxFlights;
   }
@@ -155,7 +155,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
     // All calls made in this turn of the event loop go together, e.g. those of one request.
-    await (this.congestion.gathers(beganMs) ? this.#gather(time) : undefined);
+    await (beganMs < this.#gathersUntilMs && this.#gather(time));
     while (sender.batch + 1 < MAX_MESSAGES && this.#sender === sender) {
       const nowMs = time.nowMs();
       sender.batch += 1;
@@ -169,13 +169,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       const { answers, isAgain } = await this.#deliver(calls, sender, { time, deadlineMs, send });
-      const isUsed =
-        this.#flights.length >= this.congestion.maxFlights && this.#queued.size >= this.#bounds.maxCalls;
+      this.#note(answers, isAgain, time.nowMs(), nowMs, deadlineMs);
       const flight = this.#flights.indexOf(flightMs);
       if (flight >= 0) this.#flights.splice(flight, 1);
-      this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed, isAgain });
       if (this.#queued.size > 0) keep();
-      this.congestion.answeredTogether(calls.length, time.nowMs());
+      if (calls.length >= MIN_TOGETHER) this.#gathersUntilMs = time.nowMs() + AGAIN_MS;
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0 || this.congestion.untilNextMs(time.nowMs()) > 0) break;
@@ -191,8 +189,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   /** Requests that were answered together call again together: their calls join the batch. */
   #gather(time: Time): Promise<void> {
-    const isFull = this.#queued.size >= this.#bounds.maxCalls;
-    return new Promise((done) => time.after(isFull ? 0 : this.congestion.gatherMs, done));
+    return new Promise((done) => time.after(this.#isFilled ? 0 : this.congestion.gatherMs, done));
   }
 
   /** Sends a message, and again each time it is overdue while its calls wait, if the object then answers it as before. */
@@ -238,12 +235,15 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(new Latch());
   }
 
-  #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed, isAgain }: Flight): void {
+  #note(answers: object | undefined, isAgain: boolean, nowMs: number, sentMs: number, maxMs: number): void {
     if (answers === undefined) return;
     if ("overloaded" in answers) this.congestion.miss(nowMs, true);
     // Nobody knows which of its messages was answered (Karn's algorithm).
     else if (isAgain) this.congestion.restore();
-    else this.congestion.answered(nowMs - sentMs, deadlineMs, isUsed);
+    else {
+      const isUsed = this.#isFilled && this.#flights.length >= this.congestion.maxFlights;
+      this.congestion.answered(nowMs - sentMs, maxMs, isUsed);
+    }
     if ("unsupported" in answers || "full" in answers) this.#aloneUntilMs = nowMs + ALONE_MS;
   }
 
@@ -316,7 +316,7 @@ export class BatchQueues {
   }
 
   #sweep(nowMs: number): void {
-    if (nowMs >= this.#sweptMs && nowMs < this.#sweptMs + SWEEP_MS) return;
+    if (Math.abs(nowMs - this.#sweptMs) < SWEEP_MS) return;
     this.#sweptMs = nowMs;
     for (const [name, queue] of this.#queues) if (queue.isIdle(nowMs)) this.#queues.delete(name);
   }
@@ -378,7 +378,7 @@ export class QueuedCall<Answer = BatchedAnswer> {
 
   /** An upper bound on the UTF-8 bytes of the text. */
   get length(): number {
-    return ASCII.test(this.text) ? this.text.length : 3 * this.text.length;
+    return this.text.length * (ASCII.test(this.text) ? 1 : 3);
   }
 
   end(answer: QueuedAnswer<Answer>["answer"]): void {

@@ -24,9 +24,6 @@ const MAX_PACE_MS = 10_000;
 const MAX_FLIGHTS = 16;
 /** The most time for which a message waits for further calls. In a millisecond a server answers some ten requests. */
 const MAX_GATHER_MS = 1;
-/** After an answer to so many calls, the first call that comes within this time waits as long for others to come again. */
-const MIN_TOGETHER = 4;
-const AGAIN_MS = 20;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
 const JITTER = 0.5;
 
@@ -37,7 +34,6 @@ export class CongestionControl {
   #deviationMs = 0;
   #leastMs = Infinity;
   #window = 1;
-  #gathersUntilMs = -Infinity;
   #missed = 0;
   #missedAtMs = -Infinity;
   #pausedAtMs = -Infinity;
@@ -71,16 +67,6 @@ export class CongestionControl {
   /** How long the next message waits for further calls, of those whose calls were just answered: at most a round trip. */
   get gatherMs(): number {
     return Math.min(MAX_GATHER_MS, Math.floor(this.#meanMs ?? 0));
-  }
-
-  /** Whether a message waits for further calls though none has been queued before it. */
-  gathers(nowMs: number): boolean {
-    return nowMs < this.#gathersUntilMs;
-  }
-
-  /** So many calls were answered by one message. Those of 32 callers went as 1 and 31 otherwise, so in twice as many. */
-  answeredTogether(calls: number, nowMs: number): void {
-    this.#gathersUntilMs = calls < MIN_TOGETHER ? -Infinity : nowMs + AGAIN_MS;
   }
 
   /**

@@ -121,7 +121,7 @@ test.each([
   [{ onfailure: "open" }, "policy, deadlineMs, onFailure (did you mean onFailure?)"],
   [{ urll: "x" }, "urll is not an option: there are url, token"],
   [{ policy: 5 }, "policy is 5"],
-  [{ token: "weir\ntoken" }, "token has a character that no token has"],
+  [{ token: "weir\ntoken" }, "token has a space, line break or character beyond ASCII"],
   [{ token: "" }, "token is missing"],
   [{ url: "weir.test" }, 'url is "weir.test"'],
 ])("%o is refused", (given, said) => {

@@ -157,9 +157,9 @@ test("callers whose calls went together go together again, though nothing is que
       await after(Math.max(startMs, history.time.nowMs + 0.5), `${number}-${turn}`);
   };
   const callers = Promise.all(Array.from({ length: 8 }, async (_, number) => await caller(number)));
-  // A millisecond for the first call after a message of many, and none after a message of one.
   void callers.then(async () => {
-    for (const key of ["last", "alone"]) await after(history.time.nowMs + 0.5, key);
+    await after(history.time.nowMs + 0.5, "soon");
+    await after(history.time.nowMs + 30, "later");
   });
   await history.time.run(2_000, () => undefined);
   const messages = history.messages.filter(({ atMs }) => atMs >= startMs);
@@ -167,8 +167,9 @@ test("callers whose calls went together go together again, though nothing is que
   const together = messages.slice(2, -3);
   expect(together.map(({ keys }) => keys.length)).toEqual(together.map(() => 8));
   expect(together).toHaveLength(18);
-  const [last, alone] = messages.slice(-2).map(({ atMs }) => atMs);
-  expect((alone ?? 0) - (last ?? 0)).toBe(5.5);
+  // A call soon after a message of many waits for a millisecond, a later one does not.
+  const [end = 0, soon = 0, later = 0] = messages.slice(-3).map(({ atMs }) => atMs);
+  expect([soon - end, later - soon]).toEqual([5 + 0.5 + 1, 5 + 30]);
 });
 
 test("calls that one turn of the event loop makes go in one message", async () => {
