@@ -36,7 +36,7 @@ export type Next = (error?: unknown) => void;
 /** Middleware. Its promise resolves when `next` was called or the request was answered. */
 export type NodeMiddleware<Req, Res> = (req: Req, res: Res, next: Next) => Promise<void>;
 
-/** Answers a denied request instead of the problem document. It must end the response. */
+/** Answers a denied request. If it has begun no answer when it returns, the problem document is sent. */
 export interface NodeDenied<Req, Res> {
   readonly onDenied?: (decisions: readonly Decision[], req: Req, res: Res) => unknown;
 }
@@ -98,8 +98,8 @@ async function passes<Req extends object, Res extends NodeResponse>(
   const headers = { set: (name: string, value: string) => void res.setHeader(name, value) };
   if (!res.headersSent) RequestLimits.of(req).setHeaders(headers, () => time.nowMs());
   if (denial === undefined) return true;
-  if (onDenied === undefined) send(denial(), res);
-  else await onDenied(decisions, req, res);
+  await onDenied?.(decisions, req, res);
+  if (!res.headersSent) send(denial(), res);
   return false;
 }
 

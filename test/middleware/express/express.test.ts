@@ -103,6 +103,28 @@ describe("rateLimit", () => {
     ]);
   });
 
+  test.each([rateLimit, concurrency])(
+    "an onDenied that answers nothing leaves the answer to the problem document",
+    async (limit) => {
+      const [policy, status] = limit === rateLimit ? ["api", 429] : ["jobs", 503];
+      const denied: string[] = [];
+      const options = {
+        limiter: limiterOf(),
+        policy,
+        key: "a",
+        onDenied: ([decision]: readonly { readonly policy: string }[]) =>
+          void denied.push(decision?.policy ?? ""),
+      };
+      const url = await serve([limit(options), limit(options), limit(options)], (_, res) => res.end("ok"));
+      const answer = await fetch(url);
+      expect([answer.status, answer.headers.get("content-type")]).toEqual([
+        status,
+        "application/problem+json",
+      ]);
+      expect(denied).toEqual([policy]);
+    },
+  );
+
   test("an error of the handler is the handler's: it is called once", async () => {
     const limit = rateLimit<object>({ limiter: limiterOf(), policy: "api", key: "k" });
     const calls: unknown[] = [];
