@@ -110,7 +110,7 @@ const HEADERS = {
 
 interface Waiting {
   readonly key: string;
-  readonly answer: (count: number | undefined) => void;
+  readonly resolve: (count: number | undefined) => void;
 }
 
 let waiting: Waiting[] = [];
@@ -123,7 +123,7 @@ let messages = 0;
  */
 async function together(request: Request, env: Env, ctx: ExecutionContext): Promise<Response> {
   const given = JSON.parse(decoder.decode(await request.arrayBuffer())) as { key: string };
-  const answered = new Promise<number | undefined>((answer) => waiting.push({ key: given.key, answer }));
+  const answered = new Promise<number | undefined>((resolve) => waiting.push({ key: given.key, resolve }));
   if (!isSending) {
     isSending = true;
     ctx.waitUntil(send(env));
@@ -140,9 +140,9 @@ async function send(env: Env): Promise<void> {
   const calls = waiting;
   waiting = [];
   messages += 1;
-  const answers = await env.OBJECTS.getByName("x").writeTogether(calls.map(({ key }) => key));
+  const counts = await env.OBJECTS.getByName("x").writeTogether(calls.map(({ key }) => key));
   isSending = false;
-  for (const [index, { answer }] of calls.entries()) answer(answers[index]);
+  for (const [index, call] of calls.entries()) call.resolve(counts[index]);
 }
 
 /** How many calls of a key (j) admits. */
