@@ -13,7 +13,7 @@
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
-import { join, relative, resolve } from "node:path";
+import { basename, join, relative, resolve } from "node:path";
 import { BUNDLE, build, installedVersion, ROOT } from "../scripts/project.ts";
 import { startRedis } from "../scripts/redis-server.ts";
 import { makeToken } from "../scripts/tokens.ts";
@@ -39,11 +39,15 @@ const bridge = redis && (await startDistantBridge(redis.port, "bench", 0));
 const upstash = isDenied ? await bundleUpstash(folder) : "";
 let servings = 0;
 
-/** Starts a module with nothing stored, passes its address to `use`, and ends the module after that. */
+/**
+ * Starts a module with nothing stored, passes its address to `use`, and ends the module after that. workerd now and then
+ * ends requests of (i), which wait for the message of another one: then a baseline is measured anew.
+ */
 async function serving<Result>(
   main: string,
   use: (url: string) => Promise<Result>,
   caller?: string,
+  tries = basename(main) === "baseline.js" ? 4 : 1,
 ): Promise<Result> {
   servings += 1;
   const stateDir = join(folder, `state-${servings}`);
@@ -59,10 +63,13 @@ async function serving<Result>(
   });
   try {
     return await use(running.callerUrl);
+  } catch (error) {
+    if (tries === 1) throw error;
   } finally {
     await running.stop("SIGKILL");
     rmSync(stateDir, { recursive: true, force: true });
   }
+  return await serving(main, use, caller, tries - 1);
 }
 
 /** Rows written and object calls per 1,000 decisions, after a warm-up. */

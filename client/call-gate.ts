@@ -269,6 +269,8 @@ export interface UnitSource {
     waitMs?: number,
     region?: LocationHint,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
+  /** Notes a call without an answer that has sent no message: it waited for another one's. */
+  unanswered(policy: PolicyView): undefined;
   /** The most simultaneous messages that give units back. Absent: no bound. */
   readonly mostAtOnce?: number;
 }

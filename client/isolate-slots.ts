@@ -114,13 +114,16 @@ export class IsolateSlots {
 
   /** The free slots of this isolate, which a call in it may use, beside those of the object. */
   freeOf(policy: Policy, key: string): number {
+    // Those of a version that leased slots go back.
+    if (relaxedRule(policy) === undefined) return 0;
     return Math.max(0, this.#find(policy, key)?.idle ?? 0);
   }
 
-  /** The policy leases no slots any more: the object is to hear of it before the rest is over. */
+  /** The policy leases no slots any more: the idle ones go back at once, and the object hears of it also during a rest. */
   #endRest(caller: ClientContext, policy: Policy, key: string, nowMs: number): void {
     const slots = this.#find(policy, key);
-    if (slots === undefined || slots.restMs === 0 || slots.isUnderWay(nowMs)) return;
+    if (slots === undefined || slots.isUnderWay(nowMs)) return;
+    if (slots.restMs === 0 && slots.idle <= 0) return;
     slots.policy = policy;
     slots.isAtOnce = true;
     this.#sendIfDue(caller, slots, nowMs);

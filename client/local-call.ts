@@ -76,7 +76,9 @@ export function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
 
 /** @throws LimiterError: the limiter did not answer a call that is no decision */
 export function throwUnavailable(error: unknown): never {
-  const why = error instanceof Error ? error.message : String(error);
+  const { message = String(error), cause } = Object(error) as Partial<Error>;
+  // That of `fetch` says only that it failed.
+  const why = cause instanceof Error ? `${message}: ${cause.message}` : message;
   const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
   throw Object.assign(new Problem(PROBLEMS.unavailable, detail).toError(), { cause: error });
 }

@@ -93,8 +93,7 @@ const ASK_ELSEWHERE: AskAgain = { isAgain: true };
 type Asked = CarriedDecision | AskAgain | Problem | undefined;
 
 function isDecided(answer: Exclude<Asked, AskAgain> | AskHome | null): answer is CarriedDecision {
-  if (answer === undefined || answer === null || answer instanceof Problem) return false;
-  return !("askHome" in answer);
+  return answer !== undefined && answer !== null && "rules" in answer;
 }
 
 /** How long a holder asks the home object after the object in its region did not decide. */
@@ -129,7 +128,8 @@ export class LocalLimiter {
   admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
     const nowMs = this.cache.now(caller.time.nowMs());
     const reservation = this.#open(caller, policy, key, nowMs);
-    reservation.note(cost, nowMs);
+    // Its answer brings no units: before any has come, the first call for units decides with everything.
+    if (reservation.isAnswered) reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
     return admitted && localDecision(reservation, admitted);
   }
@@ -253,7 +253,7 @@ export class LocalLimiter {
     if (!isAnswered || tookMs >= leftMs) {
       // No message of this call is under way, so it is not charged.
       const alone = decideAlone(reservation, cost, nowMs);
-      return alone && told(alone);
+      return alone === undefined ? caller.objects.unanswered(policy) : told(alone);
     }
     if (caller.time.isLasting !== true)
       return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + tookMs);

@@ -1,19 +1,6 @@
 import * as v from "valibot";
 import { clip, meant, violation, type Violation } from "./violations.ts";
 
-export {
-  clip,
-  describe,
-  didYouMean,
-  meant,
-  nearest,
-  oneOfNames,
-  pointerTo,
-  violation,
-  wrong,
-} from "./violations.ts";
-export type { Violation } from "./violations.ts";
-
 /** valibot's issues as violations. Every schema's message must state what it allows. */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
@@ -26,24 +13,14 @@ export function violationsOf(
   });
 }
 
-/** Names of fields that another schema reads, and the page that lists them. */
-interface FieldsElsewhere {
-  readonly names: readonly string[];
-  readonly listed: string;
-}
-
-/** @param hintOf ends the error for an unknown field: by default with the most similar known one */
-export function table<Entries extends v.ObjectEntries>(
-  entries: Entries,
-  elsewhere: FieldsElsewhere = { names: [], listed: "" },
-  hintOf: (field: string, known: readonly string[]) => string = meant,
-) {
-  const fields = `${Object.keys(entries).join(", ")}${elsewhere.listed}`;
-  const named = [...Object.keys(entries), ...elsewhere.names];
+/** @param inAddress fields that stand in a call's address over HTTP, and not in its body */
+export function table<Entries extends v.ObjectEntries>(entries: Entries, inAddress: readonly string[] = []) {
+  const names = Object.keys(entries).filter((name) => !inAddress.includes(name));
+  const fields = names.join(", ");
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
     if (issue.expected === "never")
-      return `${clip(String(field))} is not a field: there are ${fields}${hintOf(String(field), named)}`;
+      return `${clip(String(field))} is not a field: there are ${fields}${meant(String(field), names)}`;
     return typeof field === "string" && issue.input === undefined
       ? allowedIn(entries[field])
       : `an object with the fields ${fields}`;

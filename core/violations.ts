@@ -23,20 +23,18 @@ export function pointerTo(path: readonly string[]): string {
 /** A value for an error: short, and without the contents of arrays and objects. */
 export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;
-  if (typeof value === "object" && value !== null) return "an object";
-  if (typeof value === "string") return clip(JSON.stringify(value));
+  if (typeof value === "object" && value !== null) return value instanceof Date ? "a date" : "an object";
   if (typeof value === "function") return "a function";
-  return String(value);
+  return typeof value === "string" ? clip(JSON.stringify(value)) : String(value);
 }
 
 /** The hint for an unknown word: the most similar known word; "": there is none. */
 export function meant(given: string, known: Iterable<string>): string {
-  const near = nearest(given, known);
-  return near === undefined ? "" : didYouMean(near);
+  return didYouMean(nearest(given, known));
 }
 
-export function didYouMean(word: string): string {
-  return ` (did you mean ${word}?)`;
+export function didYouMean(word: string | undefined): string {
+  return word === undefined ? "" : ` (did you mean ${word}?)`;
 }
 
 /** The most names in an error. The most similar one is always included. */
@@ -54,7 +52,8 @@ export function nearest(given: string, known: Iterable<string>): string | undefi
   const word = given.toLowerCase();
   // Longer words are not compared, so an input cannot make this expensive.
   if (word.length > MAX_QUOTED) return undefined;
-  let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
+  let found: string | undefined;
+  let least = Math.max(1, Math.floor(word.length / 3)) + 1;
   for (const each of known) {
     const edits =
       Math.abs(each.length - word.length) < least ? editsBetween(word, each.toLowerCase()) : least;
@@ -67,7 +66,7 @@ export function nearest(given: string, known: Iterable<string>): string | undefi
 function editsBetween(from: string, to: string): number {
   const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
   let before: number[] = [];
-  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
+  let row = [...Array(to.length + 1).keys()];
   for (let line = 1; line <= from.length; line += 1) {
     const next = [line];
     for (let column = 1; column <= to.length; column += 1) {
@@ -79,7 +78,7 @@ function editsBetween(from: string, to: string): number {
     }
     [before, row] = [row, next];
   }
-  return row[to.length] ?? 0;
+  return at(row, to.length);
 }
 
 const MAX_QUOTED = 80;
@@ -100,8 +99,7 @@ export function requireKnownOptions(
     throw new TypeError(`the options are ${describe(given)}: must be an object with ${known.join(", ")}`);
   for (const [name, value] of Object.entries(given)) {
     if (value === undefined || known.includes(name)) continue;
-    const here = synonyms.get(name);
-    const hint = here === undefined ? meant(name, known) : didYouMean(here);
+    const hint = didYouMean(synonyms.get(name) ?? nearest(name, known));
     throw new TypeError(`${clip(name)} is not an option: there are ${known.join(", ")}${hint}`);
   }
 }

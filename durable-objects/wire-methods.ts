@@ -332,7 +332,7 @@ function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise
   return orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
 }
 
-/** GiveBackMessage units serve the call with them. If the return fails, the call is executed all the same. */
+/** Units that come back with a call serve it. If their return fails, the call is carried out all the same. */
 function answerOne(
   call: BatchedCall,
   { terms, leftMs }: Pick<UnitsCall, "terms" | "leftMs">,

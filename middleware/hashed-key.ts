@@ -27,7 +27,7 @@ export async function hashedKey(
     const given = typeof secret === "string" ? `has ${secret.length} characters` : "is missing";
     throw new TypeError(`secret ${given}: must be a text of at least ${MIN_SECRET_LENGTH} characters`);
   }
-  const text = String(credential ?? "").replace(/^Bearer +/i, "");
+  const text = String(credential ?? "").replace(/^Bearer(?:\s+|$)/i, "");
   if (text === "") return otherwise;
   const encoder = new TextEncoder();
   let key = imported?.secret === secret ? imported.key : undefined;

@@ -9,6 +9,7 @@ import type {
 } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
+import { type Caller, waits } from "./callers.ts";
 import { endedStream } from "./ended-stream.ts";
 import {
   type Given,
@@ -19,8 +20,9 @@ import {
   valuesOf,
 } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
+import { unlessRefused } from "./refused-calls.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
-import { type End, refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { type End, LEFT, refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
@@ -44,35 +46,44 @@ const RENEWALS = 3;
 const TURNS = 32;
 const FIELDS = ["waitMs", "ttlMs", "policy", "units", "plan", "group", "priority", "key"] as const;
 
-/** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
+/**
+ * Leases units for a request, and notes the decision. A caller that leaves the queue gets none. Refusals of the
+ * limiter are the application's errors.
+ */
 export async function leased<Args extends readonly unknown[]>(
   request: object,
   options: LeaseOptions<Args>,
   args: Args,
   inBackground: InBackground,
+  caller: Caller,
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
   const limiter = requireLimiter(await valueOf(options.limiter, args));
   // The list first: a granted lease must not wait for anything that may fail.
   const policies = await headerPolicies(limiter, time, inBackground);
+  const signal = waits(options) ? caller.signal : undefined;
   let grant: Grant & Partial<ReturnType<typeof withRelease>>;
   try {
     const values = await valuesOf<AcquireRequest>(options, FIELDS, args);
     requireKeySize(options.key, values.key);
-    grant = await limiter.acquire(values);
+    grant = await unlessRefused(() => limiter.acquire({ ...values, ...(signal && { signal }) }));
   } catch (error) {
-    return refusalOf(error);
+    return refusalOf(error, signal);
   }
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
   const kept = grant.lease && keepLease(limiter, grant.lease, options, grant.endHere);
-  if (kept === undefined) return verdict;
-  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    const released = kept.release(how);
+    const released = kept?.release(how);
     if (released !== undefined) inBackground(released);
   };
+  if (signal?.aborted === true) {
+    end("aborted");
+    return LEFT;
+  }
+  if (kept === undefined) return verdict;
+  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   return { ...verdict, end };
 }
 

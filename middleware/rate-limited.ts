@@ -2,6 +2,7 @@
 import type { CallFields, LimitAllRequest, Limiter, LimitRequest, PriorityName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
+import { type Caller, sleep, waits } from "./callers.ts";
 import {
   type Given,
   type GivenFields,
@@ -10,8 +11,9 @@ import {
   valueOf,
   valuesOf,
 } from "./options.ts";
+import { unlessRefused } from "./refused-calls.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
-import { refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { LEFT, refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | "policies">;
 
@@ -45,29 +47,36 @@ export type Checks<Args extends readonly unknown[]> =
       /** Absent: `all`. */
       readonly mode?: "all" | "any";
       readonly key?: never;
+      readonly waitMs?: never;
     };
 
 export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
   Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
 
-/** Decides a request, notes the decision, and waits for its `delayMs`. Errors of the limiter pass through. */
+/**
+ * Decides a request, notes the decision, and waits for its `delayMs`. A caller that leaves meanwhile is not served.
+ * Refusals of the limiter are the application's errors.
+ */
 export async function rateLimited<Args extends readonly unknown[]>(
   request: object,
   options: DecideOptions<Args>,
   args: Args,
   inBackground: InBackground,
+  caller: Caller,
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
   const limiter = requireLimiter(await valueOf(options.limiter, args));
   // It does not fail, and the decision need not wait for it.
   const listed = headerPolicies(limiter, time, inBackground);
+  const signal = waits(options) ? caller.signal : undefined;
   let outcome: Outcome;
   try {
-    outcome = await decide(limiter, options, args);
+    outcome = await decide(limiter, options, args, signal);
   } catch (error) {
-    return refusalOf(error);
+    return refusalOf(error, signal);
   }
+  if (signal?.aborted === true) return LEFT;
   const policies = await listed;
   const { success, decisions, chosen } = outcome;
   const bodyOf = () => {
@@ -77,24 +86,30 @@ export async function rateLimited<Args extends readonly unknown[]>(
   };
   const verdict = verdictOn(request, outcome, policies, bodyOf, time);
   const delayMs = success ? Math.max(...decisions.map((each) => each.delayMs ?? 0)) : 0;
-  if (delayMs > 0) await new Promise<void>((done) => time.after(delayMs, done));
-  return verdict;
+  if (delayMs === 0) return verdict;
+  return await sleep(time, delayMs, caller.signal).then(
+    () => verdict,
+    () => LEFT,
+  );
 }
 
 async function decide<Args extends readonly unknown[]>(
   limiter: DecidingLimiter,
   options: DecideOptions<Args>,
   args: Args,
+  signal: AbortSignal | undefined,
 ): Promise<Outcome> {
   if (options.limits !== undefined) {
     const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
     const request = { checks, ...priority } as LimitAllRequest;
-    const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
+    const decided = await unlessRefused<Outcome>(() =>
+      options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request),
+    );
     return { ...decided, ownLimits: checks.map(({ limits }) => limits) };
   }
   const check = await checkOf(options, args);
-  const decision = await limiter.limit(check);
+  const decision = await unlessRefused(() => limiter.limit({ ...check, ...(signal && { signal }) }));
   return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 

@@ -15,7 +15,7 @@ export interface Denial {
 export type End = "complete" | "aborted";
 
 export interface Verdict {
-  /** The answer to a request whose key is too long. The limiter was not called. */
+  /** The answer to a request that goes no further: its key is too long, or its caller has left. */
   readonly refusal?: Denial;
   /** Absent: the request was skipped, or refused. */
   readonly decisions?: Outcome["decisions"];
@@ -28,6 +28,9 @@ export interface Verdict {
 }
 
 export const SKIPPED: Verdict = { isOutermost: false };
+
+/** The caller left while it waited. Nobody reads the answer; logs show the status that nginx has for it. */
+export const LEFT: Verdict = { ...SKIPPED, refusal: { status: 499, headers: new Map(), body: "" } };
 
 /** Notes the decisions with their request. @param bodyOf makes the answer's body for a denied request */
 export function verdictOn(
@@ -88,8 +91,9 @@ const REFUSED = {
   status: 422,
 };
 
-/** The verdict on a request whose key was refused. @throws any other error */
-export function refusalOf(error: unknown): Verdict {
+/** The verdict on a request whose key was refused, or whose caller has left. @throws any other error */
+export function refusalOf(error: unknown, signal: AbortSignal | undefined): Verdict {
+  if (signal?.aborted === true) return LEFT;
   if (!(error instanceof KeyRefused)) throw error;
   return { ...SKIPPED, refusal: problemDocument(REFUSED.status, { ...REFUSED, detail: error.message }) };
 }

@@ -1,7 +1,8 @@
 /** Checks the `props` of service bindings, whose errors would otherwise show at their first call. */
 import * as v from "valibot";
 import type { Policies } from "../core/policies/policy.ts";
-import { meant, violation, violationsOf } from "../core/validation.ts";
+import { violationsOf } from "../core/validation.ts";
+import { meant, violation } from "../core/violations.ts";
 import { Props } from "../worker/auth/tokens.ts";
 
 export interface Bound {

@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import { parseArgs, type ParseArgsConfig } from "node:util";
-import { meant, nearest } from "../core/validation.ts";
+import { meant, nearest } from "../core/violations.ts";
 import { ROOT } from "./project-folder.ts";
 
 const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PORT"];
@@ -27,6 +27,32 @@ export function requireNoFlags(command: "npm start" | typeof SERVE): void {
     throw new Error(`${flag} is not known: ${typed(command)} has no flags${instead}`);
   }
   requireKnownVariables();
+}
+
+/** A command with flags as its user types it: in this project, or in one that has the package. */
+export function commandOf(name: string): string {
+  return process.env["WEIR_PROJECT"] === undefined ? `npm run ${name} --` : `npx weir ${name}`;
+}
+
+/** Runs a command, which may return its exit code; `failed`: that of an error, which is printed without its stack. */
+export async function runCommand(main: () => unknown, failed = 1): Promise<void> {
+  try {
+    const code = await main();
+    if (typeof code === "number") process.exitCode = code;
+  } catch (error) {
+    console.error(error instanceof Error ? error.message : String(error));
+    process.exitCode = failed;
+  }
+}
+
+/** The limiter's address, the only argument, and TOKEN. @throws Error with the usage if one of them is missing or bad */
+export function readLimiter([url = "", ...others]: readonly string[], usage: string) {
+  const token = process.env["TOKEN"] ?? "";
+  if (url === "") throw new Error(`the address is missing\n\n${usage}`);
+  if (!/^https?:\/\//.test(url) || others.length > 0)
+    throw new Error(`the address is ${url}: must begin with https://\n\n${usage}`);
+  if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${usage}`);
+  return { url: url.replace(/\/+$/, ""), token };
 }
 
 /** The command as it is typed here: the package's own has another name. */
@@ -59,8 +85,15 @@ export function readFlags<Config extends ParseArgsConfig>(
   }
 }
 
+/** @throws Error that says how to write a flag that npm has taken */
+export function requireNotTaken(names: readonly string[], command: string): void {
+  const [lost] = takenByNpm(names);
+  if (lost !== undefined)
+    throw new Error(`${lost} was taken by npm as its own flag: write ${command} ${lost}`);
+}
+
 /** Flags before a `--`: npm takes them for its own, and a script never sees them. */
-export function takenByNpm(names: readonly string[]): string[] {
+function takenByNpm(names: readonly string[]): string[] {
   return names.flatMap((name) => {
     const value = process.env[`npm_config_${name.replaceAll("-", "_")}`];
     return value === undefined || value === "" ? [] : [`--${name}=${value}`];

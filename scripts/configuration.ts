@@ -32,7 +32,7 @@ type Where =
   | { readonly runsOn: "wrangler" | "workerd"; readonly secret: string | undefined };
 
 /** Policies and regions as written, and the parsed policies. */
-export interface Configuration {
+interface Configuration {
   readonly given: { readonly policies: unknown; readonly regions: unknown; readonly notices: unknown };
   readonly policies: Policies;
 }

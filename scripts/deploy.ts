@@ -1,7 +1,7 @@
 /** Deploys to Cloudflare, unless a policy or region is bad. Arguments go to wrangler. */
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
-import { takenByNpm } from "./call.ts";
+import { requireNotTaken, runCommand } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { checkDeployment } from "./deployment/check.ts";
 import { ROOT, run, WRANGLER_TOML } from "./project.ts";
@@ -19,23 +19,12 @@ function asked(args: readonly string[]): { environment: string | undefined; file
   return { environment: isNamed ? env : undefined, file };
 }
 
-try {
+await runCommand(async () => {
   const args = process.argv.slice(2);
-  const [lost] = takenByNpm(["env", "config", "dry-run", "check"]);
-  if (lost !== undefined)
-    throw new Error(`${lost} was taken by npm as its own flag: write npm run deploy -- ${lost}`);
-  if (args.includes("--check")) process.exitCode = await checkDeployment(args);
-  else {
-    const { environment, file } = asked(args);
-    readConfiguration({}, environment, file);
-    // An empty name is the environment at the top of wrangler.toml.
-    process.exitCode = run("wrangler", [
-      "deploy",
-      ...args,
-      ...(environment === undefined ? ["--env", ""] : []),
-    ]);
-  }
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+  requireNotTaken(["env", "config", "dry-run", "check"], "npm run deploy --");
+  if (args.includes("--check")) return await checkDeployment(args);
+  const { environment, file } = asked(args);
+  readConfiguration({}, environment, file);
+  // An empty name is the environment at the top of wrangler.toml.
+  return run("wrangler", ["deploy", ...args, ...(environment === undefined ? ["--env", ""] : [])]);
+});

@@ -5,6 +5,7 @@
 import { randomBytes } from "node:crypto";
 import { parseDeployment } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
+import { runCommand } from "./call.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";
@@ -98,9 +99,4 @@ async function startBridgeOnFreePort(options: BridgeOptions): Promise<Bridge> {
   }
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+await runCommand(main);

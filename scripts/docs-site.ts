@@ -14,6 +14,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
+import { runCommand } from "./call.ts";
 import { ROOT } from "./project-folder.ts";
 
 const VITEPRESS = "vitepress@1.6.4";
@@ -118,13 +119,10 @@ function run(command: string, args: readonly string[]): void {
   if (status !== 0) throw new Error(`${command} ${args.join(" ")} failed; see above`);
 }
 
-try {
+await runCommand(() => {
   stage();
   if (!existsSync(join(SOURCE, "node_modules", "vitepress")))
     run("npm", ["install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", VITEPRESS]);
   run(join(SOURCE, "node_modules", ".bin", "vitepress"), ["build", "."]);
   console.log("Built dist/site");
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+});

@@ -2,6 +2,7 @@
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { parseArgs } from "node:util";
+import { runCommand } from "./call.ts";
 import { HIDDEN } from "./hidden-files.ts";
 import { ROOT } from "./project-folder.ts";
 import { MIN_WRANGLER, ownVersion } from "./requirements.ts";
@@ -79,7 +80,7 @@ function packageToInstall(): string {
   return file === undefined ? `weir-limiter@^${ownVersion()}` : `./${basename(file)}`;
 }
 
-try {
+await runCommand(() => {
   const onFailure = readOnFailure();
   const wanted = files();
   const there = wanted.filter(({ to }) => existsSync(join(ROOT, to))).map(({ to }) => to);
@@ -107,7 +108,4 @@ try {
       ? "Next:\n\n  npm install\n  npm start"
       : `package.json is unchanged. Next:\n\n  npm install ${packageToInstall()} wrangler@^${MIN_WRANGLER}\n  npx weir start`,
   );
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+});

@@ -1,7 +1,7 @@
 /** Installs programs that tests need besides npm's packages. */
 import { spawnSync } from "node:child_process";
 
-export interface Tool {
+interface Tool {
   readonly command: string;
   readonly apt: string;
   readonly brew: string;

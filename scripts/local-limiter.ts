@@ -2,7 +2,7 @@
 import { spawn } from "node:child_process";
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Policies } from "../core/policies/policy.ts";
+import type { Policies, Policy } from "../core/policies/policy.ts";
 import { endWithoutTrace } from "./end-without-trace.ts";
 import { readPort, requireFree } from "./listening.ts";
 import { objectBounds } from "./object-bounds.ts";
@@ -11,7 +11,7 @@ import { lockState } from "./state-lock.ts";
 import { checkTokens, makeToken, sha256Of, type TokenEntry } from "./tokens.ts";
 
 export interface LocalLimiter {
-  /** A `curl` line that takes one unit of the policy. */
+  /** A `curl` line that takes or leases one unit of the policy. */
   curl(policy: string): string;
   readonly dashboard: string;
   /** Resolves with true when the limiter answers, with false when it stops before that. */
@@ -69,7 +69,7 @@ export async function startLimiter(
   });
   const isUp = answers(`http://${HOST}:${port}/healthz`, () => isGone);
   return {
-    curl: (policy) => curl(port, token, policy),
+    curl: (name) => curl(port, token, name, policies.get(name)),
     dashboard: `http://${HOST}:${port}/dashboard`,
     isUp,
     exited,
@@ -86,10 +86,15 @@ function colours(): NodeJS.Dict<string> {
   return !isPlain && process.stdout.isTTY && process.stderr.isTTY ? { FORCE_COLOR: "1" } : {};
 }
 
-function curl(port: number, token: string | undefined, policy: string): string {
-  const body = JSON.stringify({ policy, key: "user:42" });
+/** @param policy `undefined`: there is none of this name */
+export function curl(port: number, token: string | undefined, name: string, policy?: Policy): string {
+  const body = JSON.stringify({
+    policy: name,
+    key: policy?.keyKind === "ip" ? "192.0.2.42" : "user:42",
+    ...(policy?.isFair === true && { group: "team:1" }),
+  });
   return [
-    `curl -s http://${HOST}:${port}/v1/limit`,
+    `curl -s http://${HOST}:${port}/v1/${policy?.lease === undefined ? "limit" : "leases"}`,
     `-H 'Authorization: Bearer ${token ?? "YOUR_TOKEN"}'`,
     `-H 'Content-Type: application/json'`,
     `-d '${body}'`,
@@ -119,7 +124,7 @@ const SCOPES_BEFORE = ["limit", "refund", "admin"];
  * `undefined`: .dev.vars has API_TOKENS, but no LOCAL_TOKEN in it. @throws Error when API_TOKENS cannot be
  * used
  */
-export function localToken(policies: Policies): string | undefined {
+function localToken(policies: Policies): string | undefined {
   const { API_TOKENS, LOCAL_TOKEN } = readDevVars();
   if (API_TOKENS === undefined) return madeToken();
   for (const note of checkTokens(API_TOKENS, policies)) console.warn(note);

@@ -7,7 +7,7 @@ import { buildDashboard } from "./dashboard-build.ts";
 import { HIDDEN } from "./hidden-files.ts";
 import { ROOT } from "./project.ts";
 
-export const PACKAGE = join(ROOT, "dist", "package");
+const PACKAGE = join(ROOT, "dist", "package");
 const TYPES = join(PACKAGE, "types");
 const ENTRIES = join(ROOT, "package");
 const WORKER = "worker.ts";

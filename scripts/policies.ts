@@ -3,9 +3,9 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { CatalogDocument } from "../core/catalog/calls.ts";
 import { meant } from "../core/violations.ts";
-import { calledIn, readFlags, takenByNpm } from "./call.ts";
+import { calledIn, commandOf, readFlags, readLimiter, requireNotTaken, runCommand } from "./call.ts";
 
-const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run policies --" : "npx weir policies";
+const COMMAND = commandOf("policies");
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catalog.json]
 
   pull    writes all run-time changes into the file
@@ -30,21 +30,14 @@ async function main(): Promise<number> {
     console.log(USAGE);
     return 0;
   }
-  const [lost] = takenByNpm(["file"]);
-  if (lost !== undefined)
-    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} diff URL ${lost}`);
-  const [action = "", url = "", ...others] = positionals;
-  if (!ACTIONS.includes(action))
-    throw new Error(
-      `${action === "" ? "nothing" : action} is not an action${meant(action, ACTIONS)}\n\n${USAGE}`,
-    );
-  if (url === "") throw new Error(`the address is missing\n\n${USAGE}`);
-  if (!/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url}: must begin with https://\n\n${USAGE}`);
-  const token = process.env["TOKEN"] ?? "";
-  if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
+  requireNotTaken(["file"], `${COMMAND} diff URL`);
+  const [action = "", ...address] = positionals;
+  if (!ACTIONS.includes(action)) {
+    const is = action === "" ? "the action is missing" : `${action} is not an action`;
+    throw new Error(`${is}: there are ${ACTIONS.join(", ")}${meant(action, ACTIONS)}\n\n${USAGE}`);
+  }
+  const limiter = readLimiter(address, USAGE);
   const file = join(calledIn(), values.file ?? "catalog.json");
-  const limiter = { url: url.replace(/\/+$/, ""), token };
   const remote = await read(limiter);
   if (action === "pull") {
     writeFileSync(file, `${JSON.stringify(remote.document, undefined, 2)}\n`);
@@ -59,13 +52,10 @@ async function main(): Promise<number> {
   return 0;
 }
 
-interface LimiterAddress {
-  readonly url: string;
-  readonly token: string;
-}
+type LimiterAddress = ReturnType<typeof readLimiter>;
 
 async function read(limiter: LimiterAddress): Promise<Remote> {
-  const response = await ask(limiter, { method: "GET" });
+  const response = await ask(limiter);
   return { document: (await response.json()) as CatalogDocument, etag: response.headers.get("etag") ?? "*" };
 }
 
@@ -75,15 +65,15 @@ async function write(limiter: LimiterAddress, document: CatalogDocument, etag: s
   console.log(`${limiter.url} has the change; it is in force everywhere within 10 s`);
 }
 
-interface RequestOptions {
-  readonly method: string;
-  readonly headers?: Readonly<Record<string, string>>;
-  readonly body?: string;
-}
-
-async function ask({ url, token }: LimiterAddress, init: RequestOptions): Promise<Response> {
-  const headers = { ...init.headers, authorization: `Bearer ${token}` };
-  const response = await fetch(`${url}/v1/catalog`, { ...init, headers });
+async function ask({ url, token }: LimiterAddress, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  headers.set("authorization", `Bearer ${token}`);
+  // fetch says "fetch failed", and its cause says why.
+  const response = await fetch(`${url}/v1/catalog`, { ...init, headers }).catch((error: Error) => {
+    throw new Error(
+      `${url} does not answer: ${String((error.cause as Error | undefined)?.message ?? error)}`,
+    );
+  });
   if (response.ok) return response;
   const text = await response.text();
   if (response.status === 412)
@@ -119,17 +109,12 @@ function countsOf({ policies, overrides, tokens }: CatalogDocument): string {
   return `${Object.keys(policies).length} policies, ${patterns} overrides, ${Object.keys(tokens).length} tokens`;
 }
 
-try {
-  process.exitCode = await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 2;
-}
+await runCommand(main, 2);
 
 type Tables = Readonly<Record<string, unknown>>;
 
 /** The changes between two catalog documents: a line for each, the old value before the new one. */
-export function catalogLines(before: CatalogDocument, after: Partial<CatalogDocument>): string[] {
+function catalogLines(before: CatalogDocument, after: Partial<CatalogDocument>): string[] {
   return [
     ...changedIn("policy", before.policies, after.policies),
     ...[...namesOf(before.policies)].flatMap((name) =>

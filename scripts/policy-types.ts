@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
 import { limitedRules } from "../core/policies/plans.ts";
 import type { Policies, Policy, Rule } from "../core/policies/policy.ts";
-import { calledIn, readFlags, takenByNpm } from "./call.ts";
+import { calledIn, readFlags, requireNotTaken, runCommand } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { ROOT } from "./project-folder.ts";
 import { findWranglerFile } from "./wrangler-file.ts";
@@ -24,9 +24,7 @@ function main(): void {
     },
   });
   if (values.help) return console.log(USAGE);
-  const [lost] = takenByNpm(["config", "env", "out"]);
-  if (lost !== undefined)
-    throw new Error(`${lost} was taken by npm as its own flag: write npx weir types ${lost}`);
+  requireNotTaken(["config", "env", "out"], "npx weir types");
   const from = values.config === undefined ? findWranglerFile(ROOT) : resolve(calledIn(), values.config);
   const { policies } = readConfiguration({}, values.env, from, { runsOn: "nowhere" });
   const file = resolve(calledIn(), values.out);
@@ -35,7 +33,7 @@ function main(): void {
 }
 
 /** The augmentation for these policies. */
-export function policyTypes(policies: Policies): string {
+function policyTypes(policies: Policies): string {
   const lines = [...policies].map(([name, policy]) => `    ${JSON.stringify(name)}: ${typeOf(policy)};`);
   return `// Written by \`weir types\`. Run it again when the policies change.
 import "weir-limiter";
@@ -72,9 +70,4 @@ function textsOf(texts: readonly string[]): string {
   return [...new Set(texts)].map((text) => JSON.stringify(text)).join(" | ");
 }
 
-try {
-  main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+await runCommand(main);

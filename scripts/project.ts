@@ -66,18 +66,21 @@ export function readDevVars(): NodeJS.Dict<string> {
 
 /** Bundles the worker into dist/ with wrangler, as a deployment does. @throws Error with wrangler's output */
 export function build(): void {
-  const built = spawnSync(
-    join(ROOT, "node_modules", ".bin", "wrangler"),
-    // An empty name is the environment at the top of wrangler.toml.
-    ["deploy", "--dry-run", "--outdir", "dist", "-c", WRANGLER_TOML, "--env", ""],
-    {
-      cwd: ROOT,
-      encoding: "utf8",
-      env: { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" },
-    },
-  );
+  // An empty name is the environment at the top of wrangler.toml.
+  const built = runWrangler(["deploy", "--dry-run", "--outdir", "dist", "-c", WRANGLER_TOML, "--env", ""]);
   if (built.status === 0) return;
   throw new Error(`the build failed:\n${built.stdout}${built.stderr}`);
+}
+
+/** Runs wrangler apart from this terminal. @param maxMs absent: for as long as it takes */
+export function runWrangler(args: readonly string[], maxMs?: number) {
+  return spawnSync(join(ROOT, "node_modules", ".bin", "wrangler"), args, {
+    cwd: ROOT,
+    encoding: "utf8",
+    timeout: maxMs,
+    stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" },
+  });
 }
 
 /** Runs one of the project's tools on this terminal, and returns its exit code. */

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { freePort } from "./free-port.ts";
 import { ensureTool } from "./installed-tool.ts";
 
-export interface RedisOptions {
+interface RedisOptions {
   readonly port?: number;
   /** Its working directory; absent: a temporary one that is removed at the end. */
   readonly dir?: string;

@@ -4,6 +4,7 @@
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { runCommand } from "./call.ts";
 import { ROOT } from "./project-folder.ts";
 import { datedChangelog, notesOf, releaseProblems, templateFor } from "./release-notes.ts";
 
@@ -26,12 +27,9 @@ function date(version: string): void {
   writeFileSync(join(ROOT, TEMPLATE), templateFor(read(TEMPLATE), version));
 }
 
-try {
+await runCommand(() => {
   const [command, value = ""] = process.argv.slice(2);
   if (command === "check") check(value);
   else if (command === "date") date(value);
   else throw new Error("Usage: node scripts/release.ts check TAG | date VERSION");
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+});

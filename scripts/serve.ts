@@ -1,5 +1,5 @@
 /** Builds the bundle and serves it with plain workerd, to self-host it or to measure it. */
-import { readStateDir, requireNoFlags } from "./call.ts";
+import { readStateDir, requireNoFlags, runCommand } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { readPort } from "./listening.ts";
 import { newKeysNote, objectBounds } from "./object-bounds.ts";
@@ -76,9 +76,4 @@ function poolOf({ UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token }
   return { ...(url !== undefined && { url }), ...(token !== undefined && { token }) };
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+await runCommand(main);

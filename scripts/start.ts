@@ -1,6 +1,6 @@
 /** Runs the limiter locally with wrangler, and prints a `curl` line that is ready to be pasted. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { OF_SERVE, requireNoFlags } from "./call.ts";
+import { OF_SERVE, requireNoFlags, runCommand } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
 import { readDevVars, WRANGLER_TOML } from "./project.ts";
@@ -76,9 +76,4 @@ async function untilMended(): Promise<void> {
   }
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 1;
-}
+await runCommand(main);

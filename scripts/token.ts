@@ -1,12 +1,12 @@
 /** Makes a token, and prints it with its entry for the secret API_TOKENS. */
 import { DEFAULT_BOUNDS, MAX_BOUNDS } from "../core/policies/policy.ts";
-import { meant } from "../core/validation.ts";
-import { readFlags } from "./call.ts";
+import { meant } from "../core/violations.ts";
+import { commandOf, readFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
 import { makeToken } from "./tokens.ts";
 
-const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run token --" : "npx weir token";
+const COMMAND = commandOf("token");
 const USAGE = `Usage: ${COMMAND} --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
          [--env NAME] [--max-calls-at-once N] [--max-new-keys-per-second N]
 

@@ -1,7 +1,7 @@
 /** Makes tokens. A token is random, is shown once, and is kept only as a hash. */
 import { createHash, randomBytes } from "node:crypto";
 import type { Policies } from "../core/policies/policy.ts";
-import { meant } from "../core/validation.ts";
+import { meant } from "../core/violations.ts";
 import { configurationProblem } from "../worker/auth/tokens.ts";
 
 /** One entry of the secret API_TOKENS: docs/deploying.md has the meaning of its fields. */

@@ -6,6 +6,7 @@
  * each once. If the connection breaks before the reply, the command may have run, so the caller gets 503.
  * While Redis hangs, the requests hang too.
  */
+import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createClient, ErrorReply, RESP_TYPES } from "redis";
 import { readRequest, type RedisCommand, refused, type Wanted } from "./upstash-request.ts";
@@ -93,13 +94,8 @@ async function firstAttempt(client: Client): Promise<void> {
 }
 
 async function listen(server: Server, port: number): Promise<number> {
-  await new Promise<void>((done, fail) => {
-    server.once("error", fail);
-    server.listen(port, HOST, () => {
-      server.off("error", fail);
-      done();
-    });
-  });
+  server.listen(port, HOST);
+  await once(server, "listening");
   const address = server.address();
   return typeof address === "object" && address !== null ? address.port : port;
 }
@@ -180,8 +176,8 @@ export interface Answer {
 }
 
 /** The type mapping for node-redis when strings are answered in base64: they are read as bytes. */
-export const AS_BYTES = { [RESP_TYPES.BLOB_STRING]: Buffer, [RESP_TYPES.SIMPLE_STRING]: Buffer };
-export const AS_TEXT = {};
+const AS_BYTES = { [RESP_TYPES.BLOB_STRING]: Buffer, [RESP_TYPES.SIMPLE_STRING]: Buffer };
+const AS_TEXT = {};
 
 const OK = Buffer.from("OK");
 
@@ -190,11 +186,11 @@ export function answerOne(reply: unknown): Answer {
 }
 
 /** The answer to several commands. A command that failed has its error in its place. */
-export function answerSeveral(replies: readonly unknown[]): Answer {
+function answerSeveral(replies: readonly unknown[]): Answer {
   return { status: 200, body: JSON.stringify(replies.map(member)) };
 }
 
-export function answerError(status: number, error: string): Answer {
+function answerError(status: number, error: string): Answer {
   return { status, body: JSON.stringify({ error }) };
 }
 

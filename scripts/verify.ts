@@ -1,12 +1,13 @@
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
 import { createInterface } from "node:readline/promises";
 import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
-import { readFlags, takenByNpm } from "./call.ts";
+import { commandOf, readFlags, readLimiter, requireNotTaken, runCommand } from "./call.ts";
 import { Calls } from "./verify/calls.ts";
 import { verifyExactness } from "./verify/exactness.ts";
 import { verifyHeldUnits, verifyHoldExpiry, verifySettling } from "./verify/holds.ts";
 import { verifyExclusion, verifyExpiry } from "./verify/leases.ts";
 import {
+  fieldsOf,
   holdPolicy,
   HOLDS_NEEDED,
   leasePolicy,
@@ -17,12 +18,11 @@ import {
   RULES_NEEDED,
   rulesPolicy,
 } from "./verify/policies.ts";
-import { type Finding, percentiles, report } from "./verify/report.ts";
+import { type Finding, percentiles, report, untested } from "./verify/report.ts";
 import { verifyRules } from "./verify/rules.ts";
 import { verifySockets, watchRedeployment } from "./verify/sockets.ts";
 
-/** As its user types it: in this project, or in one that has the package. */
-const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run verify --" : "npx weir verify";
+const COMMAND = commandOf("verify");
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]
        TOKEN=weir_... ${COMMAND} URL --account [--quick] [--yes] [--worker NAME]
 
@@ -74,15 +74,8 @@ async function main(): Promise<number> {
     console.log(USAGE);
     return 0;
   }
-  const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix", "account", "worker"]);
-  if (lost !== undefined)
-    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} URL ${lost}`);
-  const [url, ...others] = positionals;
-  const token = process.env["TOKEN"] ?? "";
-  if (url === undefined) throw new Error(`the address is missing\n\n${USAGE}`);
-  if (!/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url}: must begin with https://\n\n${USAGE}`);
-  if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
+  requireNotTaken(["quick", "redeploy", "policy", "key-prefix", "account", "worker"], `${COMMAND} URL`);
+  const { url, token } = readLimiter(positionals, USAGE);
   const calls = new Calls(url, token, values["key-prefix"]);
   const policies = await listed(calls, values.policy);
   if (values.account) return await measureAccount(calls, policies, values);
@@ -171,6 +164,7 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
   const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
   if (unknown !== undefined)
     throw new Error(`--policy is ${unknown}: must be one of ${policies.map(({ name }) => name).join(", ")}`);
+  for (const policy of policies) calls.fields.set(policy.name, fieldsOf(policy));
   return policies.filter(({ name }) => wanted?.includes(name) ?? true);
 }
 
@@ -198,19 +192,21 @@ function checksOf(
   return [
     async () => [await measureLatency(calls, first?.policy ?? policies[0]?.name ?? "", timed)],
     ...rates.map((rate): Check => async () => [await verifyExactness(calls, rate, exactnessMs)]),
-    ...(missing.length === 0 ? [] : [untested(`exactness of ${missing.join(", ")}`, rateNeeded(missing))]),
+    ...(missing.length === 0
+      ? []
+      : [async () => [untested(`exactness of ${missing.join(", ")}`, rateNeeded(missing))]]),
     ...(rules === undefined
-      ? [untested("several rules", RULES_NEEDED)]
+      ? [async () => [untested("several rules", RULES_NEEDED)]]
       : [async () => [await verifyRules(calls, rules, rulesMs)]]),
     ...(held === undefined
-      ? [untested("holds", HOLDS_NEEDED)]
+      ? [async () => [untested("holds", HOLDS_NEEDED)]]
       : [
           async () => [await verifyHeldUnits(calls, held, holdsMs)],
           async () => [await verifySettling(calls, held)],
           async () => [await verifyHoldExpiry(calls, held)],
         ]),
     ...(lease === undefined
-      ? [untested("leases and sockets", LEASES_NEEDED)]
+      ? [async () => [untested("leases and sockets", LEASES_NEEDED)]]
       : [
           async () => [await verifyExclusion(calls, lease, leasesMs)],
           async () => [await verifyExpiry(calls, lease)],
@@ -220,19 +216,10 @@ function checksOf(
   ];
 }
 
-function untested(name: string, needs: string): Check {
-  return () => Promise.resolve([{ name, verdict: "untested", says: [needs] }]);
-}
-
-try {
-  process.exitCode = await main();
-} catch (error) {
-  console.error(error instanceof Error ? error.message : String(error));
-  process.exitCode = 2;
-}
+await runCommand(main, 2);
 
 /** Measures each kind of call `times` times, one after the other, network included. */
-export async function measureLatency(calls: Calls, policy: string, times: number): Promise<Finding> {
+async function measureLatency(calls: Calls, policy: string, times: number): Promise<Finding> {
   const key = calls.freshKey();
   const kinds = {
     "the network: GET /healthz": () => calls.make("GET", "/healthz"),

@@ -72,7 +72,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions, home, ...toml } = readWranglerToml();
   const { log = toml.log } = options;
-  const notices = { target: toml.notices, ...options.notices };
+  const notices: NonNullable<ServeOptions["notices"]> = { target: toml.notices, ...options.notices };
   const hostName = host.includes(":") ? `[${host}]` : host;
   const { main = BUNDLE, callersMain = main } = options;
   const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
@@ -81,30 +81,23 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const ofObjects = options.policies ?? policies;
   const ofCallers = options.callersPolicies ?? ofObjects;
   const shared = [
-    ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
-    ...(options.stopSecret === undefined
-      ? []
-      : [`(name = "STOP_SECRET", text = ${text(options.stopSecret)})`]),
-    ...(options.objectBounds === undefined
-      ? []
-      : [`(name = "OBJECT_BOUNDS", text = ${text(options.objectBounds)})`]),
-    ...(options.backgroundMs === undefined
-      ? []
-      : [`(name = "BACKGROUND_MS", text = "${options.backgroundMs}")`]),
-    // Plain workerd refuses to make an object in a jurisdiction.
-    `(name = "JURISDICTIONS", text = "ignored")`,
-    // Otherwise it does not report a socket whose caller left before it was opened.
-    `(name = "SOCKETS", text = "relayed")`,
-    ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
-    ...[options.home ?? home].flatMap((each) =>
-      typeof each === "string" ? [`(name = "HOME", text = ${text(each)})`] : [],
-    ),
+    ...textBindings({
+      API_TOKENS: apiTokens,
+      STOP_SECRET: options.stopSecret,
+      OBJECT_BOUNDS: options.objectBounds,
+      BACKGROUND_MS: options.backgroundMs,
+      // Plain workerd refuses to make an object in a jurisdiction.
+      JURISDICTIONS: "ignored",
+      // Otherwise it does not report a socket whose caller left before it was opened.
+      SOCKETS: "relayed",
+      HOME: options.home ?? home,
+      UPSTASH_REDIS_REST_URL: options.pool?.url,
+      UPSTASH_REDIS_REST_TOKEN: options.pool?.token,
+      NOTICES_SECRET: notices.secret,
+      ...options.variables,
+    }),
+    ...jsonBindings({ LOG: log, REGIONS: options.regions ?? regions, NOTICES: notices.target }),
     ...(options.analytics === undefined ? [] : [`(name = "ANALYTICS", analyticsEngine = "analytics")`]),
-    ...poolBindings(options, options.regions ?? regions),
-    ...noticeBindings(notices),
-    ...Object.entries(options.variables ?? {}).map(
-      ([name, value]) => `(name = ${text(name)}, text = ${text(value)})`,
-    ),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
@@ -116,12 +109,11 @@ export function workerdConfig(options: Settled, configDir: string): string {
     const classes = classesOf(options);
     const namespaceOf = (className: string) =>
       index === 0 ? text(className) : `(className = ${text(className)}, serviceName = "weir")`;
-    const its = JSON.stringify(index === 0 ? ofObjects : ofCallers);
     const bindings = [
       ...classes.map(
         ([binding, className]) => `(name = "${binding}", durableObjectNamespace = ${namespaceOf(className)})`,
       ),
-      `(name = "POLICIES", json = ${text(its)})`,
+      ...jsonBindings({ POLICIES: index === 0 ? ofObjects : ofCallers }),
       ...shared,
     ];
     const http = options.originHeader === undefined ? "" : `cfBlobHeader = ${text(options.originHeader)}`;
@@ -210,21 +202,15 @@ function networkConfig({ pool }: Settled, target: unknown): string {
 `;
 }
 
-function noticeBindings({ target, secret }: NonNullable<ServeOptions["notices"]>): string[] {
-  return [
-    ...(target === undefined ? [] : [`(name = "NOTICES", json = ${text(JSON.stringify(target))})`]),
-    ...(secret === undefined ? [] : [`(name = "NOTICES_SECRET", text = ${text(secret)})`]),
-  ];
+/** Those with a value. */
+function textBindings(values: Readonly<Record<string, unknown>>): string[] {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined);
+  return given.map(([name, value]) => `(name = ${text(name)}, text = ${text(String(value))})`);
 }
 
-function poolBindings({ pool }: Settled, regions: unknown): string[] {
-  const secrets = { UPSTASH_REDIS_REST_URL: pool?.url, UPSTASH_REDIS_REST_TOKEN: pool?.token };
-  return [
-    ...Object.entries(secrets).flatMap(([name, value]) =>
-      value === undefined ? [] : [`(name = "${name}", text = ${text(value)})`],
-    ),
-    ...(regions === undefined ? [] : [`(name = "REGIONS", json = ${text(JSON.stringify(regions))})`]),
-  ];
+function jsonBindings(values: Readonly<Record<string, unknown>>): string[] {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined);
+  return given.map(([name, value]) => `(name = ${text(name)}, json = ${text(JSON.stringify(value))})`);
 }
 
 function callerConfig(
@@ -241,7 +227,7 @@ function callerConfig(
   if (callerHasObjects === true)
     bindings.push(
       `(name = "OBJECTS", durableObjectNamespace = (className = "LimiterObject", serviceName = "weir"))`,
-      `(name = "POLICIES", json = ${text(JSON.stringify(policies))})`,
+      ...jsonBindings({ POLICIES: policies }),
     );
   return {
     caller: `    (name = "caller", worker = .caller),\n`,

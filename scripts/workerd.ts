@@ -126,7 +126,7 @@ const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
 const PAGE_BYTES = 4_096;
 
 /** Removes these files. No workerd may run on the folder: it would write to a deleted file. */
-export function removeEmptyDatabases(stateDir: string): void {
+function removeEmptyDatabases(stateDir: string): void {
   for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
     if (!folder.isDirectory()) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {

@@ -207,6 +207,7 @@ const PRODUCT = /^(core|client|durable-objects|worker)\//;
 /** Small files with one importer that stay by themselves, and why. */
 const SMALL: Readonly<Record<string, string>> = {
   "client/objects/candidate-calls.ts": "is tested without the client",
+  "core/accounts/joint-wait.ts": "only denials of rare rules go through it",
   "core/algorithms/gcra.ts": "an algorithm is one file, with its test",
   "durable-objects/pool/redis/lua/gcra.ts": "an algorithm is one part of the script",
   "durable-objects/pool/redis/lua/concurrency.ts": "an algorithm is one part of the script",
@@ -299,7 +300,7 @@ test("every algorithm has its registry line, its specimen and its test", () => {
   const others = [
     "adaptive-limits",
     "algorithm",
-    "bucket-forecast",
+    "forecast",
     "calendar",
     "dual-config",
     "penalty",

@@ -34,7 +34,7 @@ export function memoryLimiter(options: MemoryLimiterOptions): TestLimiter {
   const { policies, policy, clock } = options;
   requireTime("clock", clock);
   const parts = { policies, ...(policy !== undefined && { policy }), ...(clock && { time: clock }) };
-  return testLimiter(makeMemoryLimiter(parts), policy);
+  return testLimiter(makeMemoryLimiter(parts), policy, clock);
 }
 
 /** The limit in its decisions: the largest cost. */

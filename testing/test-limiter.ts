@@ -1,14 +1,21 @@
 /** A limiter that records its calls, and fails when a test says so. */
+import { FailureLimits } from "../client/failure-limits.ts";
 import {
-  type KeyRequest,
   type LimitAllRequest,
   type Limiter,
   type LimiterCalls,
+  type LimitRequest,
   withRelease,
 } from "../client/limiter.ts";
+import { allFailed, anyFailed } from "../client/remote/several-keys.ts";
 import { type Address, ADDRESSES } from "../client/transports/transport.ts";
-import type { Decision } from "../core/protocol/decision.ts";
-import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { readClockMs } from "../core/clock.ts";
+import type { PolicyView } from "../core/policies/policy.ts";
+import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
+import { orThrow, Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { oneOfNames, violation } from "../core/violations.ts";
+import { type Degrading, problemOf } from "../worker/embedded/memory-limiter.ts";
+import type { ManualClock } from "./manual-clock.ts";
 
 /** The name of a call. */
 export type Method = Exclude<keyof LimiterCalls, "reserve">;
@@ -46,14 +53,31 @@ export interface TestLimiter extends Limiter {
   recover(): void;
 }
 
-/** Makes any limiter a `TestLimiter`. @param policy the policy of calls that name none */
-export function testLimiter(inner: Limiter, policy?: string): TestLimiter {
+/** What a client has by itself. */
+interface Own {
+  readonly policy: string | undefined;
+  readonly limits: FailureLimits;
+  readonly nowMs: () => number;
+}
+
+/**
+ * Makes any limiter a `TestLimiter`.
+ *
+ * @param policy the policy of calls that name none
+ * @param clock by which a limit in `onFailure` is counted. Absent: the real one
+ */
+export function testLimiter(
+  inner: Limiter,
+  policy?: string,
+  clock?: Pick<ManualClock, "nowMs">,
+): TestLimiter {
+  const own = { policy, limits: new FailureLimits(), nowMs: () => clock?.nowMs() ?? readClockMs() };
   const calls: Call[] = [];
   let failing: { readonly error: Error | undefined } | undefined;
   const answer = (method: Method, asked: unknown): Promise<unknown> => {
     if (failing === undefined) return (inner[method] as (params: unknown) => Promise<unknown>)(asked);
     if (failing.error !== undefined) return Promise.reject(failing.error);
-    return degraded(inner, method, asked, policy);
+    return degraded(inner, method, asked, own);
   };
   const recorded = (method: Method) => async (asked: unknown) => {
     const call: { -readonly [Field in keyof Call]: Call[Field] } = { method, asked: copyOf(asked) };
@@ -145,37 +169,50 @@ function copyOf(value: unknown, copies: Map<unknown, unknown> = new Map()): unkn
   return copy;
 }
 
-/** What a client answers if its limiter cannot be reached. */
-async function degraded(
-  limiter: Pick<Limiter, "policies">,
-  method: Method,
-  asked: unknown,
-  defaultPolicy = "",
-) {
+/** What a client answers if its limiter cannot be reached; it refuses what a limiter in its process would. */
+async function degraded(inner: Pick<Limiter, "policies">, method: Method, asked: unknown, own: Own) {
   const { mayDegrade }: Address = ADDRESSES[method];
   if (mayDegrade !== true)
     throw new Problem(PROBLEMS.unavailable, "the limiter did not answer: the test says so").toError();
-  const { policies } = await limiter.policies();
-  const decide = ({ policy: name = defaultPolicy, key }: KeyRequest): Decision => {
-    const policy = policies.find((each) => each.name === name);
-    const limits = policy?.rules.map(({ capacity }) => Number(capacity)) ?? [];
-    return {
-      success: policy?.shadow === true || policy?.onFailure === "open",
-      policy: name,
-      key,
-      limit: Math.min(...limits, Number.MAX_SAFE_INTEGER),
-      reason: "degraded",
-      source: "fallback",
-      rules: [],
-    };
-  };
-  if (method !== "limitAll" && method !== "limitAny") return decide(asked as KeyRequest);
-  const { checks } = asked as LimitAllRequest;
-  // The first check that is not answered ends a call that charges one.
-  const decisions = (method === "limitAll" ? checks : checks.slice(0, 1)).map(decide);
-  if (method === "limitAny") {
-    const success = decisions.some((decision) => decision.success);
-    return { success, chosen: success ? 0 : null, decisions };
+  const { policies } = await inner.policies();
+  const isSeveral = method === "limitAll" || method === "limitAny";
+  const request = withPolicy(asked, isSeveral ? undefined : own.policy);
+  const checks = Array.isArray(request.checks)
+    ? request.checks.map((each) => withPolicy(each, own.policy))
+    : [];
+  const all: readonly LimitRequest[] = isSeveral ? checks : [request];
+  // Without policies it refuses nothing, as `unlimited`.
+  if (policies.length > 0) {
+    const input = Array.isArray(request.checks) ? { ...request, checks } : request;
+    orThrow(problemOf(method as Degrading, input));
+    for (const { policy = "" } of all) orThrow(known(policies, policy));
   }
-  return { success: decisions.every(({ success }) => success), decisions };
+  const isByBucket =
+    method === "limit" ? request.force !== true : method === "limitAny" || request.atomic === false;
+  const failed = ({ policy = "", key, cost = 1 }: LimitRequest): Decision => {
+    const view = (policies.find(({ name }) => name === policy) ?? {
+      ...UNLISTED,
+      name: policy,
+    }) as unknown as PolicyView;
+    return isByBucket ? own.limits.decide(view, key, cost, own.nowMs()) : degradedDecision(view, key);
+  };
+  if (method === "limitAll") return allFailed(all, failed);
+  return method === "limitAny" ? anyFailed(all, failed) : failed(request);
+}
+
+const UNLISTED = { rules: [{ capacity: Number.MAX_SAFE_INTEGER }], shadow: false, onFailure: "closed" };
+
+type Asked = LimitRequest & Partial<LimitAllRequest>;
+
+/** A call or check without its signal, and with the policy of those that name none. */
+function withPolicy(asked: unknown, byDefault: string | undefined): Asked {
+  const { signal: _signal, ...request } = Object(asked) as Asked & { readonly signal?: unknown };
+  const { policy = byDefault } = request;
+  return { ...request, ...(policy !== undefined && { policy }) };
+}
+
+function known(policies: readonly { readonly name: string }[], policy: string): Problem | undefined {
+  const names = policies.map(({ name }) => name);
+  if (names.includes(policy)) return undefined;
+  return new Problem(PROBLEMS.policyNotFound, violation(["policy"], policy, oneOfNames(policy, names)));
 }

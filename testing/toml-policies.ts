@@ -16,7 +16,7 @@ export function tomlPolicies(text: string, environment?: string): Readonly<Recor
   const top = parsed(text);
   const named = tableIn(top, "env");
   if (environment !== undefined && !Object.hasOwn(named, environment))
-    throw new TypeError(violation(["environment"], environment, oneOfNames(environment, Object.keys(named))));
+    throw new TypeError(violation(["environment"], environment, environmentIn(named, environment)));
   const { vars } = environment === undefined ? top : tableIn(named, environment);
   const { POLICIES: policies } = tableIn({ vars }, "vars");
   if (typeof policies !== "object" || policies === null)
@@ -24,6 +24,11 @@ export function tomlPolicies(text: string, environment?: string): Readonly<Recor
       `POLICIES is ${policies === undefined ? "missing" : describe(policies)}: must be tables [vars.POLICIES.<name>]`,
     );
   return policies as Readonly<Record<string, object>>;
+}
+
+function environmentIn(named: Table, given: unknown): string {
+  const names = Object.keys(named);
+  return names.length === 0 ? "left out, as the file has no environments" : oneOfNames(given, names);
 }
 
 function parsed(text: string): Table {

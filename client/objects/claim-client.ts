@@ -1,7 +1,13 @@
 /** The calls on holds and leases: leases from slots of this isolate where it has some, everything else from the object. */
-import { type Cost, type Policy, relaxedRule } from "../../core/policies/policy.ts";
+import { type Policy, relaxedRule } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
-import type { AcquireCall, AcquireParams, HoldParams, LeaseReport } from "../../core/protocol/calls.ts";
+import type {
+  AcquireCall,
+  AcquireParams,
+  HoldParams,
+  LeaseReport,
+  Settling,
+} from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { LINK_PROTOCOL, PROTOCOL, RESUMING_PROTOCOL } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
@@ -58,8 +64,8 @@ export class ClaimClient {
     return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
   }
 
-  settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
-    return this.#endHold(policy, key, "settled", { op: "settle", id, used });
+  settle(policy: Policy, key: string, settling: Settling): Answered<Decision> {
+    return this.#endHold(policy, key, "settled", { op: "settle", ...settling });
   }
 
   cancel(policy: Policy, key: string, id: string): Answered<Decision> {
@@ -70,9 +76,7 @@ export class ClaimClient {
     policy: Policy,
     key: string,
     outcome: string,
-    end:
-      | { readonly op: "settle"; readonly id: string; readonly used: Cost }
-      | { readonly op: "cancel"; readonly id: string },
+    end: ({ readonly op: "settle" } & Settling) | { readonly op: "cancel"; readonly id: string },
   ): Answered<Decision> {
     const answer = await this.#objects.operate(policy, key, this.#objects.message(policy, key, end));
     const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;

@@ -237,6 +237,10 @@ export class RemoteReservations implements UnitSource {
     else this.#refusals.delete(policy);
   }
 
+  unanswered(): undefined {
+    this.#parts.failures.note(undefined);
+  }
+
   #unanswered(waiting: number, cause: string): undefined {
     this.#parts.failures.note(cause, waiting);
   }

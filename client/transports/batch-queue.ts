@@ -100,7 +100,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     }
     this.#queued.delete(posted);
     posted.end(undefined);
-    return { answer: posted.answer, leftMs: Math.max(0, leftMs) };
+    const isOver = posted.answer === undefined && time.nowMs() > posted.untilMs;
+    return { answer: posted.answer, leftMs: isOver ? 0 : Math.max(0, leftMs) };
   }
 
   /** The answer to the batch that will take this queued call, if no call ahead of it leaves. */
@@ -339,7 +340,7 @@ export interface Sending<Answer = BatchedAnswer> {
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/** The answer to a call; `undefined`: none. `leftMs` is the rest of its deadline. */
+/** The answer to a call; `undefined`: none. `leftMs` is the rest of its deadline, by the clock if a timer was late. */
 export interface QueuedAnswer<Answer = BatchedAnswer> {
   readonly answer: Answer | UnsupportedProtocol | Full | Overloaded | undefined;
   readonly leftMs: number;

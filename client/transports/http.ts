@@ -1,5 +1,5 @@
 /** The limiter over HTTP: its addresses, the requests in flight, and the checks of its answers. */
-import { idle } from "../../core/clock.ts";
+import { idle, readClockMs } from "../../core/clock.ts";
 import { LimiterError, Problem, type ProblemKind, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/violations.ts";
 import {
@@ -33,8 +33,12 @@ export function overHttp(way: HttpWay, bounds?: RequestBounds): LimiterTransport
     const body = inPath.length === 0 ? request : Object.fromEntries(rest);
     if (method === "POST") requirePlain(body);
     const init = { method, headers, ...(method === "POST" && { body: JSON.stringify(body) }) };
-    const read = async (signal: AbortSignal) => await answerIn(await send(at, { ...init, signal }), shape);
-    return await requests.make(read, until, { isOnlyRead, mayWait: waitOf(request) > 0 });
+    const read = async (signal: AbortSignal) => {
+      const response = await send(at, { ...init, signal });
+      requests.areSeenLeaving = response.headers.has("cf-ray");
+      return await answerIn(response, shape);
+    };
+    return await requests.make(read, until, { isOnlyRead, waitMs: waitOf(request) });
   };
   return { call: call as LimiterTransport["call"], close: () => requests.close() };
 }
@@ -162,7 +166,7 @@ export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
 export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
 /** The most calls that wait for a place. A further one fails at once, as unanswered. */
 export const MAX_QUEUED = 10_000;
-export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, which is the most`;
+export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, the maximum`;
 
 /** Milliseconds for which a late answer is still of use: it releases a lease, or brings a policy. */
 const LATE_MS = 2_000;
@@ -170,6 +174,8 @@ const LATE_MS = 2_000;
 const MAX_LATE = 1_000;
 
 class Requests {
+  /** On Cloudflare, which names each answer, an aborted call leaves its queue. Plain workerd grants it a lease. */
+  areSeenLeaving = false;
   /** Requests whose callers have stopped waiting. */
   readonly #late = new Set<AbortController>();
   readonly #asking: Places;
@@ -182,17 +188,18 @@ class Requests {
   }
 
   /**
-   * Makes a request once it has a place, and aborts it soon after its caller has stopped waiting.
+   * Makes a request once it has a place, and aborts it when its answer is of no use to a caller that has stopped waiting.
    * @param until as in `LimiterTransport.call`
    * @param isOnlyRead a late answer is of no use
    */
   async make<Answer>(
     send: (signal: AbortSignal) => Promise<Answer>,
     until: Signal | number = LATE_MS,
-    { isOnlyRead, mayWait }: { readonly isOnlyRead: boolean; readonly mayWait: boolean },
+    { isOnlyRead, waitMs }: { readonly isOnlyRead: boolean; readonly waitMs: number },
   ): Promise<Answer> {
+    const sinceMs = readClockMs();
     const request = new AbortController();
-    const places = mayWait ? this.#waiting : this.#asking;
+    const places = waitMs > 0 ? this.#waiting : this.#asking;
     const abort = () => request.abort(new Error("nobody waits for the answer"));
     let cancel = () => {};
     let isMade = false;
@@ -201,7 +208,8 @@ class Requests {
       const [oldest] = this.#late;
       if (this.#late.size >= MAX_LATE && oldest !== undefined) this.#late.delete(oldest);
       this.#late.add(request);
-      cancel = idle(LATE_MS, abort);
+      const leftMs = this.areSeenLeaving ? 0 : Math.max(0, sinceMs + waitMs - readClockMs());
+      cancel = idle(leftMs + LATE_MS, abort);
     };
     if (typeof until === "number") cancel = idle(until, leave);
     else if (until.aborted) leave();
@@ -242,10 +250,7 @@ class Places {
   /** @throws Error the reason of `signal`, or that too many wait; then there is no place to leave */
   async take(signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
-    if (this.#free > 0) {
-      this.#free -= 1;
-      return;
-    }
+    if (this.#free > 0) return void (this.#free -= 1);
     if (this.#queued.size >= MAX_QUEUED) throw new Error(QUEUE_FULL);
     await new Promise<void>((begin, fail) => {
       const start = () => {
@@ -263,19 +268,13 @@ class Places {
 
   leave(): void {
     const [next] = this.#queued;
-    if (next === undefined) {
-      this.#free += 1;
-      return;
-    }
-    this.#queued.delete(next);
-    next();
+    if (next === undefined) this.#free += 1;
+    else this.#queued.delete(next);
+    next?.();
   }
 }
 
-/*
- * Checks of answers: a proxy or sign-in page may answer instead. Unknown fields of later versions are
- * ignored.
- */
+/* Checks of answers: a proxy or sign-in page may answer instead. Unknown fields of later versions are ignored. */
 
 type Check = (value: unknown) => boolean;
 

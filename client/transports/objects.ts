@@ -49,6 +49,8 @@ interface AskOptions extends Pick<Attempts, "onDeadline"> {
   readonly isEnd?: boolean;
   /** Where the object is to be near. Absent: as the policy says. */
   readonly region?: LocationHint | undefined;
+  /** Aborted when the caller has left: what ends with it is no failure of the object. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /**
@@ -119,18 +121,20 @@ export class Objects {
               this.#counter?.lasted("object_pace_seconds", [publicName(policy.name)], paceMs);
             },
           ),
-        ).catch((error: unknown) => (isOverloaded(error) ? REFUSED : this.#unanswered(policy, error)));
+        ).catch((error: unknown) =>
+          isOverloaded(error) ? REFUSED : this.unanswered(policy, error, calls.length),
+        );
       },
     });
     together.queues.release(name, this.#time.nowMs());
-    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
+    if (answer === undefined) return leftMs > 0 ? undefined : this.unanswered(policy, overdue(deadlineMs));
     if (answer !== null && "overloaded" in answer)
-      return isEnd && answer !== REFUSED ? alone(leftMs) : this.#unanswered(policy, OVERLOADED_TEXT);
+      return isEnd && answer !== REFUSED ? alone(leftMs) : this.unanswered(policy, OVERLOADED_TEXT);
     // An object of an older version only takes back the units that come with an operation.
     if (answer === null ? operation !== undefined : isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) {
       if (answer.failed === STALE) together.queues.departures.restart();
-      return this.#unanswered(policy, answer.failed);
+      return this.unanswered(policy, answer.failed);
     }
     this.#failures.flush();
     return { answer: answer as Read };
@@ -146,7 +150,7 @@ export class Objects {
     path: string,
     message: AcquireCall | IdleCall | LimitCall,
     read: (text: AnswerText) => Answer,
-    { signal, returned }: Pick<AskOptions, "returned"> & { readonly signal: AbortSignal | undefined },
+    { signal, returned }: Pick<AskOptions, "returned" | "signal">,
   ): Promise<Reply<Answer>> {
     const stop = new AbortController();
     if (signal?.aborted === true) stop.abort();
@@ -160,7 +164,7 @@ export class Objects {
     // A call that only reads, or that has an idempotency key, takes effect once.
     const { idempotencyKey } = message as { readonly idempotencyKey?: string };
     const isTwice = path === "idle" || idempotencyKey !== undefined;
-    const attempts = { isRepeatable: isTwice, onDeadline: () => stop.abort() };
+    const attempts = { isRepeatable: isTwice, onDeadline: () => stop.abort(), signal };
     return this.ask(policy, key, call, { ...attempts, waitMs: message.waitMs, returned, kind: "wait" });
   }
 
@@ -179,13 +183,21 @@ export class Objects {
     policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, kind = "single", isEnd, isRepeatable: isTwice, onDeadline, region }: AskOptions = {},
+    {
+      waitMs = 0,
+      kind = "single",
+      isEnd,
+      isRepeatable: isTwice,
+      onDeadline,
+      region,
+      signal,
+    }: AskOptions = {},
   ): Promise<Reply<Answer>> {
     const queues = this.#together?.queues;
     const sentMs = this.#time.nowMs();
     const deadlineMs = policy.deadlineMs + waitMs;
     if (isEnd !== true && queues?.find(name)?.congestion.admits(sentMs, deadlineMs) === false)
-      return this.#unanswered(policy, OVERLOADED_TEXT);
+      return this.unanswered(policy, OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name, region));
@@ -199,10 +211,11 @@ export class Objects {
       this.#failures.flush();
       return { answer };
     } catch (error) {
+      if (signal?.aborted === true) return undefined;
       const nowMs = this.#time.nowMs();
       if (isOverloaded(error) || error instanceof DeadlineError)
         queues?.open(name, nowMs)?.congestion.miss(nowMs, isOverloaded(error));
-      return this.#unanswered(policy, error);
+      return this.unanswered(policy, error);
     }
   }
 
@@ -212,8 +225,9 @@ export class Objects {
   }
 
   /** The one place at which a failure becomes "no answer". */
-  #unanswered({ name }: PolicyView, error: unknown): undefined {
-    this.#failures.note(String(error), 1, name);
+  unanswered({ name }: PolicyView, error?: unknown, calls = 1): undefined {
+    const cause = String(error);
+    this.#failures.note(error === undefined ? undefined : cause, calls, name);
   }
 
   #objectBy(policy: PolicyView, name: string, region?: LocationHint): LimiterStub {

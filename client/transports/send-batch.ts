@@ -338,6 +338,7 @@ interface Unreported {
 
 /** The least time between two reports of a name. */
 const QUIET_MS = 10_000;
+const LATE = "the message that asked for units was not answered in time";
 
 /**
  * Reports an outage at once, and its further calls later with their number: one line for each call would cost more
@@ -354,14 +355,14 @@ export class FailureLog {
     this.#report = report;
   }
 
-  /** @param name what does not answer: a policy, of which there are few */
-  note(cause: string, calls = 1, name = ""): void {
+  /** @param cause `undefined`: that of another's message. @param name a policy, of which there are few */
+  note(cause: string | undefined, calls = 1, name = ""): void {
     const nowMs = this.#time.nowMs();
-    const last = this.#byName.get(name) ?? { reportedAtMs: -Infinity, calls: 0, cause };
+    const last = this.#byName.get(name) ?? { reportedAtMs: -Infinity, calls: 0, cause: LATE };
     this.#byName.set(name, last);
     const isFirst = last.calls === 0;
     last.calls += calls;
-    last.cause = cause;
+    last.cause = cause ?? last.cause;
     if (isDue(last, nowMs)) this.#say(name, last, nowMs, isFirst);
   }
 
@@ -377,8 +378,7 @@ export class FailureLog {
   #say(name: string, last: Unreported, nowMs: number, isFirst: boolean): void {
     const { cause, calls, reportedAtMs } = last;
     const seconds = isFirst ? undefined : Math.max(1, Math.round((nowMs - reportedAtMs) / 1_000));
-    last.reportedAtMs = nowMs;
-    last.calls = 0;
+    Object.assign(last, { reportedAtMs: nowMs, calls: 0, cause: LATE } satisfies Unreported);
     this.#report({ cause, calls, seconds }, name);
   }
 }

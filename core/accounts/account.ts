@@ -21,9 +21,11 @@ import { type Cost, costOf, isCuttable, type Rule } from "../policies/policy.ts"
 import type { RuleDecision } from "../protocol/answers.ts";
 import {
   type Account,
+  capacityOf,
   configBeside,
   configOf,
   forecastConfig,
+  heldUnder,
   heldUnits,
   type Hold,
   holdWith,
@@ -35,16 +37,14 @@ import {
   withHold,
   withoutHold,
 } from "./hold.ts";
+import { withJointWait } from "./joint-wait.ts";
+
+type AnyDecision = AlgorithmDecision<unknown>;
 
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
 /** A rule's decision, without the account after it. The account must have been advanced to `nowMs`. */
-export function decideRule(
-  rule: Rule,
-  account: Account,
-  nowMs: number,
-  cost: number,
-): AlgorithmDecision<unknown> {
+export function decideRule(rule: Rule, account: Account, nowMs: number, cost: number): AnyDecision {
   return withHolds(rule, account, nowMs, cost, decideState(rule, account, nowMs, cost));
 }
 
@@ -54,8 +54,8 @@ function withHolds(
   account: Account,
   nowMs: number,
   cost: number,
-  decision: AlgorithmDecision<unknown>,
-): AlgorithmDecision<unknown> {
+  decision: AnyDecision,
+): AnyDecision {
   const { state, holds } = account;
   // The numbers of a share are the pool's, which already include units held here.
   if (outstandingOf(account) === 0 || rule.algorithm.isShare === true) return decision;
@@ -99,16 +99,15 @@ export function waitMs(rule: Rule, { state, holds }: Account, nowMs: number, cos
  */
 export function advance(rule: Rule, account: Account, nowMs: number): Account {
   const { holds } = account;
-  const { algorithm } = rule;
+  const rest = () => heldUnder(holds.slice(expired), heldUnits(holds).capacity);
   let [state, expired, left] = [account.state, 0, holds];
   for (let next = holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = holds[expired]) {
-    state = algorithm.debit(configOf(rule, left, next), state, next.expiresAtMs, next.units);
+    state = stateAfter(rule, { state, holds: left }, next, next.expiresAtMs, next.units);
     expired += 1;
-    if (next.rate !== undefined) left = holds.slice(expired);
+    if (next.rate !== undefined) left = rest();
   }
-  if (expired > 0) left = holds.slice(expired);
-  if (hasRates(account))
-    return { state: algorithm.debit(configBeside(rule, left), state, nowMs, 0), holds: left };
+  if (expired > 0) left = rest();
+  if (hasRates(account)) return broughtTo(rule, { state, holds: left }, nowMs);
   return expired === 0 ? account : { state, holds: left };
 }
 
@@ -134,7 +133,7 @@ export function underRule(rule: Rule, account: Account, nowMs: number): Account 
     const units = hold.units + unitsToCome(hold, nowMs);
     return { ...hold, units, rate: undefined };
   });
-  return { state: account.state, holds };
+  return { state: account.state, holds: heldUnder(holds, heldUnits(account.holds).capacity) };
 }
 
 /** Adds a hold without checking that there are enough units: call `decide` first. */
@@ -145,7 +144,7 @@ export function place({ state, holds }: Account, hold: Hold): Account {
 /** Adds a hold of a rate, and lets the algorithm note the instant of the call (`noteHold`). */
 export function placeNoted(rule: Rule, account: Account, nowMs: number, hold: Hold): Account {
   const state = rule.algorithm.noteHold?.(rule.config, account.state, nowMs) ?? account.state;
-  return place({ state, holds: account.holds }, hold);
+  return place({ state, holds: account.holds }, { ...hold, capacity: capacityOf(rule) });
 }
 
 /** Moves the expiry of a hold. An unknown id changes nothing. */
@@ -159,10 +158,17 @@ export function extend(account: Account, id: string, expiresAtMs: number): Accou
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
   const hold = holdWith(account.holds, id);
   if (hold === undefined) return account;
-  return {
-    state: rule.algorithm.debit(configOf(rule, account.holds, hold), account.state, nowMs, used),
-    holds: withoutHold(account.holds, id),
-  };
+  const state = stateAfter(rule, account, hold, nowMs, used);
+  return { state, holds: withoutHold(heldUnder(account.holds, capacityOf(rule)), id) };
+}
+
+/** The state after units of a hold are used, and those that its holder used beyond it. */
+function stateAfter(rule: Rule, { state, holds }: Account, hold: Hold, nowMs: number, used: number): unknown {
+  const { algorithm } = rule;
+  const config = configOf(rule, holds, hold);
+  const beyond = Math.max(0, used - hold.units);
+  const after = algorithm.debit(config, state, nowMs, used - beyond, heldUnits(holds).capacity);
+  return beyond === 0 ? after : algorithm.debit(config, after, nowMs, beyond);
 }
 
 /**
@@ -199,34 +205,26 @@ export function restoredOf({ holds }: Account): number {
   return heldUnits(holds).restored;
 }
 
-/** The last instant at which a holder may spend units from this memory; -Infinity: none has any. */
-export function spendableUntilMs({ holds }: Account): number {
-  let untilMs = -Infinity;
-  for (const { isStored, isRestored, expiresAtMs, spendableUntilMs: spentMs = expiresAtMs } of holds)
-    if (isStored !== true && isRestored !== true) untilMs = Math.max(untilMs, spentMs);
-  return untilMs;
-}
-
 /** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
 export function untouchedAtMs(rule: Rule, account: Account, nowMs: number): number {
+  const { algorithm, config } = rule;
   const { state } = account;
-  const { algorithm } = rule;
-  const lastsMs = state === undefined ? undefined : algorithm.outlastsMs?.(rule.config, state);
-  const atMs = Math.max(fullAtMs(rule, account, nowMs), lastsMs ?? -Infinity);
-  if (algorithm.fullAtMs !== undefined) return Math.max(atMs, emptyAtMs(rule, account));
+  const lastsMs = state === undefined ? undefined : algorithm.outlastsMs?.(config, state);
   // What a limit has learned outlasts the leases.
-  if (algorithm.limitNow === undefined) return atMs;
-  return Math.max(atMs, algorithm.untouchedAtMs(rule.config, state));
+  const learnedMs = algorithm.limitNow && algorithm.untouchedAtMs(config, state);
+  return Math.max(settledAtMs(rule, account, nowMs), lastsMs ?? -Infinity, learnedMs ?? -Infinity);
 }
 
 /** The first instant, `nowMs` or later, when all units are back if no call comes. */
 export function fullAtMs(rule: Rule, account: Account, nowMs: number): number {
-  const { state, holds } = account;
-  const lastMs = Math.max(holds.at(-1)?.expiresAtMs ?? nowMs, nowMs);
-  // An expired lease leaves no unit behind.
-  if (rule.lease !== undefined) return lastMs;
-  const fullMs = rule.algorithm.fullAtMs?.(rule.config, state, nowMs, usesOf(holds));
-  return Math.max(lastMs, fullMs ?? emptyAtMs(rule, account));
+  const fullMs = rule.algorithm.fullAtMs?.(rule.config, account.state, nowMs, usesOf(rule, account.holds));
+  return settledAtMs(rule, account, nowMs, fullMs);
+}
+
+/** When nothing is held, and the state is absent or `fullMs` has come. An expired lease leaves no unit behind. */
+function settledAtMs(rule: Rule, account: Account, nowMs: number, fullMs?: number): number {
+  const ownMs = fullMs ?? (rule.lease === undefined ? emptyAtMs(rule, account) : nowMs);
+  return Math.max(account.holds.at(-1)?.expiresAtMs ?? nowMs, nowMs, ownMs);
 }
 
 /** A call needs it twice, for its answer and for its write, so the last result per list of holds is kept. */
@@ -235,7 +233,7 @@ const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: n
 function emptyAtMs(rule: Rule, { state, holds }: Account): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
-  const atMs = rule.algorithm.untouchedAtMs(forecastConfig(rule, holds), state, usesOf(holds));
+  const atMs = rule.algorithm.untouchedAtMs(forecastConfig(rule, holds), state, usesOf(rule, holds));
   known.set(holds, { rule, state, atMs });
   return atMs;
 }
@@ -247,7 +245,7 @@ function decideState(
   nowMs: number,
   cost: number,
   held = heldUnits(holds).all,
-): AlgorithmDecision<unknown> {
+): AnyDecision {
   const { algorithm, apart, capacity } = rule;
   const config = configBeside(rule, holds);
   if (apart === undefined) return algorithm.decide(config, state, nowMs, cost, held);
@@ -304,7 +302,7 @@ export interface JointDecision {
 /** A rule's decision on its units of a cost. */
 interface DecidedRule extends RuleAccount {
   readonly units: number;
-  readonly decision: AlgorithmDecision<unknown>;
+  readonly decision: AnyDecision;
 }
 
 function decideEach(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): DecidedRule[] {
@@ -328,7 +326,7 @@ export function decideTogether(
     if (!decision.allowed) return denyTogether(decided, nowMs);
     const kept = units === 0 ? undefined : rule.lease ? taking.lease : taking.hold;
     const hold = kept && { ...kept, units, isStored: true };
-    const admitted = { state: decision.state, holds: account.holds };
+    const admitted = { state: decision.state, holds: heldUnder(account.holds, capacityOf(rule)) };
     const held = hold && (rule.lease ? place(admitted, hold) : placeNoted(rule, account, nowMs, hold));
     const taken = held ? decideRule(rule, held, nowMs, 0) : withHolds(rule, account, nowMs, units, decision);
     const after = held ?? (units === 0 ? account : admitted);
@@ -354,7 +352,7 @@ export function withoutTaking(each: readonly RuleAccount[], nowMs: number, cost:
 }
 
 /** The decision if the units are not taken: with their denial, or with all that remains. */
-function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number): AlgorithmDecision<unknown> {
+function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number): AnyDecision {
   return decision.allowed
     ? decideRule(rule, account, nowMs, 0)
     : withHolds(rule, account, nowMs, units, decision);
@@ -366,12 +364,13 @@ function denyTogether(each: readonly DecidedRule[], nowMs: number): JointDecisio
   const isNever = decided.some(({ decision }) => !decision.allowed && decision.retryAfterMs === null);
   let hasCounted = false;
   const accounts: Account[] = [];
-  const rules = decided.map(({ rule, account, decision }) => {
+  const alone = decided.map(({ rule, account, decision }) => {
     const counted = decision.allowed || isNever ? undefined : decision.counted;
     hasCounted ||= counted !== undefined;
     accounts.push(counted ? { state: counted.state, holds: account.holds } : account);
     return ruleDecision(rule, account, nowMs, counted ? { ...counted, allowed: false } : decision);
   });
+  const rules = isNever ? alone : withJointWait(alone, each, accounts, nowMs);
   return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
 }
 
@@ -379,7 +378,7 @@ function ruleDecision(
   { name, algorithm, config, capacity, apart = 0 }: Rule,
   { state }: Account,
   nowMs: number,
-  decision: AlgorithmDecision<unknown>,
+  decision: AnyDecision,
   delayMs?: number,
 ): RuleDecision {
   const { allowed, remaining, quotaRemaining, resetAfterMs, share } = decision;

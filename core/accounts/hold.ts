@@ -13,6 +13,8 @@ export interface Hold {
   readonly expiresAtMs: number;
   /** From this instant on its holder spends none of it. Absent: from `expiresAtMs` on. */
   readonly spendableUntilMs?: number;
+  /** The capacity of their quota when they were taken: when they are used, it may be smaller. Absent: as it is then. */
+  readonly capacity?: number | undefined;
   /** The hold is in storage too, so it survives a crash. */
   readonly isStored?: boolean;
   /** It belongs to a call on several keys, which ends it within moments. */
@@ -35,6 +37,8 @@ export interface HeldUnits {
   readonly unstored: number;
   readonly provisional: number;
   readonly restored: number;
+  /** The largest that the quota has had while any of them was held, as far as it is known. */
+  readonly capacity: number;
   /** The sum of the rates of holders, in units per `windowMs` (0: none), which is the same for all. */
   readonly rate: Rate;
 }
@@ -56,8 +60,19 @@ export function heldUnits(holds: readonly Hold[]): HeldUnits {
   return columnsOf(holds).sums;
 }
 
-export function usesOf(holds: readonly Hold[]): Uses {
-  return columnsOf(holds);
+export function usesOf(rule: Pick<Rule, "algorithm" | "config">, holds: readonly Hold[]): Uses {
+  const columns = columnsOf(holds);
+  const { capacity } = columns.sums;
+  return capacity <= capacityOf(rule) ? columns : { ...columns, capacity };
+}
+
+/** The same list, of a quota that has had this capacity. */
+export function heldUnder(holds: readonly Hold[], capacity: number): readonly Hold[] {
+  const columns = columnsOf(holds);
+  if (holds.length === 0 || columns.sums.capacity >= capacity) return holds;
+  const same = holds.slice();
+  known.set(same, { ...columns, sums: { ...columns.sums, capacity } });
+  return same;
 }
 
 /** The units that each group holds. */
@@ -89,6 +104,7 @@ export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[]
   const index = ids.indexOf(id);
   const hold = holds[index];
   if (hold === undefined) return holds;
+  if (ids.length === 1) return [];
   return movedTo(holds.toSpliced(index, 1), holds, {
     ids: ids.toSpliced(index, 1),
     endsMs: endsMs.toSpliced(index, 1),
@@ -111,7 +127,7 @@ function indexAfter(endsMs: readonly number[], atMs: number): number {
 }
 
 const NO_RATE: Rate = { units: 0, windowMs: 0 };
-const NOTHING: HeldUnits = { all: 0, unstored: 0, provisional: 0, restored: 0, rate: NO_RATE };
+const NOTHING: HeldUnits = { all: 0, unstored: 0, provisional: 0, restored: 0, capacity: 0, rate: NO_RATE };
 
 function columnsOf(holds: readonly Hold[]): Columns {
   const columns = known.get(holds) ?? columnsFrom(holds);
@@ -186,9 +202,15 @@ function summed(sums: HeldUnits, hold: Hold, sign: 1 | -1): HeldUnits {
     unstored: sums.unstored + (hold.isStored === true ? 0 : units),
     provisional: sums.provisional + (hold.isProvisional === true ? units : 0),
     restored: sums.restored + (hold.isRestored === true ? units : 0),
+    capacity: Math.max(sums.capacity, hold.capacity ?? 0),
     rate:
       hold.rate === undefined ? sums.rate : { ...hold.rate, units: sums.rate.units + sign * hold.rate.units },
   };
+}
+
+/** That of the whole quota: `capacity` of a rule is without what is kept for more important calls. */
+export function capacityOf({ algorithm, config }: Pick<Rule, "algorithm" | "config">): number {
+  return algorithm.capacity(config);
 }
 
 /** Rates are in units per this time. */
@@ -208,10 +230,11 @@ export function rateEndsAtMs(holds: readonly Hold[]): number {
 }
 
 /** The rule's configuration without the rates that holders have, and with what the holds of the call's group have. */
-export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
+export function configBeside(rule: Rule, holds: readonly Hold[]): object {
+  const { algorithm, config } = rule;
   if (holds.length === 0) return config;
   if (algorithm.isFair === true)
-    return withHeld(config, { byGroup: heldByGroup(holds), uses: usesOf(holds) });
+    return withHeld(config, { byGroup: heldByGroup(holds), uses: usesOf(rule, holds) });
   const { rate } = heldUnits(holds);
   if (rate.units === 0) return config;
   return algorithm.lessRate?.(config, rate) ?? algorithm.withoutRate?.(config) ?? config;
@@ -246,6 +269,14 @@ export interface RuleAccount {
   readonly account: Account;
 }
 
+/** The last instant at which a holder may spend units from this memory; -Infinity: none has any. */
+export function spendableUntilMs({ holds }: Account): number {
+  let untilMs = -Infinity;
+  for (const { isStored, isRestored, expiresAtMs, spendableUntilMs: spentMs = expiresAtMs } of holds)
+    if (isStored !== true && isRestored !== true) untilMs = Math.max(untilMs, spentMs);
+  return untilMs;
+}
+
 interface QueuedAs {
   /** Units kept for more important calls. */
   readonly apart?: number | undefined;
@@ -269,7 +300,7 @@ export class Outlook {
   constructor(rule: Rule, state: unknown, holds: readonly Hold[], isQueue = false) {
     this.#rule = rule;
     this.#forecast = rule.algorithm.forecast(forecastConfig(rule, holds), state, isQueue);
-    this.#holds = usesOf(holds);
+    this.#holds = usesOf(rule, holds);
     this.#outstanding = heldUnits(holds).all;
   }
 
@@ -291,8 +322,10 @@ export class Outlook {
       this.moveTo(atMs);
       const taken = this.#outstanding + apart;
       const passesAtMs = this.#forecast.passesAtMs(atMs, cost, taken, group);
-      const isCertain = passesAtMs <= this.#nextMs() || this.#forecast.isCertain(atMs, taken);
-      if (isCertain) return passesAtMs;
+      if (passesAtMs <= this.#nextMs()) return passesAtMs;
+      // Units of a larger quota may not all count when they are used.
+      const hasShrunk = this.#holds.capacity !== undefined;
+      if (!hasShrunk && this.#forecast.isCertain(atMs, taken)) return passesAtMs;
       if (this.#nextMs() > untilMs) return Infinity;
     }
   }

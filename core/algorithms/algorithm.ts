@@ -49,16 +49,15 @@ export interface Algorithm<Config extends object, State> {
   /** The configuration while holders have all of its rate or, since it became smaller, more: nothing returns. */
   withoutRate?(config: Config): Config;
   /**
-   * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
-   * a window is held as units (durable-objects/operations/own-buckets.ts).
+   * It counts units for a window, so `lessRate` leaves it as it is: what a holder's bucket may admit is held as units.
    */
   readonly isCutByWindow?: true;
   /** Present where a quota that is full can be cut into buckets at once (log/unit-log.ts). */
   readonly evenPace?: {
     /** The units that may leave the state, by `credit`, when a bucket begins for which `units` are held a window. */
     most(config: Config, state: State | undefined, nowMs: number, units: number): number;
-    /** Takes `units` that a bucket may have admitted in the last window, and gives up. */
-    debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
+    /** Takes `units` that a bucket may have admitted lately, at a pace of `perWindow`, which it gives up. */
+    debit(config: Config, state: State | undefined, nowMs: number, given: GivenUp): State | undefined;
   };
 
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
@@ -72,8 +71,17 @@ export interface Algorithm<Config extends object, State> {
 
   /** The state after an admitted call whose units are only held. Absent: unchanged, as without `minInterval`. */
   noteHold?(config: Config, state: State | undefined, nowMs: number): State | undefined;
-  /** Takes `units` without a decision, even if more than all units are used then. */
-  debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
+  /**
+   * Takes `units` without a decision, even if more than all units are used then. Of units that were held, `capacity` is
+   * the largest that their quota has had meanwhile: they leave no debt if it shrank, as if they had been used before.
+   */
+  debit(
+    config: Config,
+    state: State | undefined,
+    nowMs: number,
+    units: number,
+    capacity?: number,
+  ): State | undefined;
 
   /** The maximum that `debit` can take now and count exactly. Absent: any cost that a call may have. */
   maxDebit?(config: Config, state: State | undefined, nowMs: number): number;
@@ -94,7 +102,7 @@ export interface Algorithm<Config extends object, State> {
 
   /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */
   untouchedAtMs(config: Config, state: State | undefined, uses?: Uses): number;
-  /** When all units are back. Present when the state is needed for longer (windows/several-windows.ts). */
+  /** When all units are back. Present when that is another instant (credits.ts, windows/several-windows.ts). */
   fullAtMs?(config: Config, state: State | undefined, nowMs: number, uses?: Uses): number;
 
   /** Simulates future uses of held units, without a change of the state. @param isQueue calls are served one after another */
@@ -163,6 +171,7 @@ export interface Refilled {
 
 export type PartOfGroup = Readonly<Record<"part" | "held", number>>;
 
+export type GivenUp = { readonly units: number; readonly perWindow: number };
 /** A part of the rate of a quota. `isHeld`: what comes in a window is among the held units (`isCutByWindow`). */
 export interface Rate {
   readonly isHeld?: true;
@@ -275,13 +284,15 @@ export interface Denial extends QuotaEstimate {
 export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;
 
 /**
- * `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or more. `period`: a duration, or
- * a word of calendar.ts. `text`: not empty. `ratio`: above 0. `?`: optional. A list: one of these words, or absent.
+ * `units`: a positive integer; `count`: also 0. `integer`: positive too, but no units, so that overrides do not multiply
+ * it. `duration`: integer milliseconds, 1 or more. `period`: a duration, or a word of calendar.ts. `text`: not empty.
+ * `ratio`: above 0. `?`: optional. A list: one of these words, or absent.
  */
 export type FieldKind =
   | "units"
   | "units?"
   | "count?"
+  | "integer?"
   | "duration"
   | "duration?"
   | "period"
@@ -314,57 +325,14 @@ export interface Forecast {
   isCertain(atMs: number, outstanding: number): boolean;
 }
 
-/** The forecast of a rule that keeps no count, so neither uses nor time change it. */
-export function constantForecast(passesAtMs: Forecast["passesAtMs"], isCertain = true): Forecast {
-  return { debit: () => undefined, take: () => undefined, passesAtMs, isCertain: () => isCertain };
-}
-
-type Replay<Config extends object, State> = Pick<Algorithm<Config, State>, "debit" | "decide">;
-
-/** A forecast by the functions of the algorithm, with one state for each use: for small states. */
-export function replay<Config extends object, State>(
-  algorithm: Replay<Config, State>,
-  config: Config,
-  initial: State | undefined,
-  isCertain: (outstanding: number) => boolean,
-): Forecast {
-  let state = initial;
-  return {
-    debit(uses, from, to) {
-      state = afterUses(algorithm, config, state, uses, from, to);
-    },
-    take(atMs, units) {
-      state = algorithm.debit(config, state, atMs, units);
-    },
-    passesAtMs(atMs, cost, outstanding) {
-      const decision = algorithm.decide(config, state, atMs, cost, outstanding);
-      return decision.allowed ? atMs : atMs + (decision.retryAfterMs ?? Infinity);
-    },
-    isCertain: (_, outstanding) => isCertain(outstanding),
-  };
-}
-
-/** The state after uses are debited, each at its instant. */
-export function afterUses<Config extends object, State>(
-  algorithm: Pick<Algorithm<Config, State>, "debit">,
-  config: Config,
-  state: State | undefined,
-  uses: Uses | undefined,
-  from = 0,
-  to = uses?.endsMs.length ?? 0,
-): State | undefined {
-  let after = state;
-  for (let index = from; index < to; index += 1)
-    after = algorithm.debit(config, after, uses?.endsMs[index] ?? 0, uses?.units[index] ?? 0);
-  return after;
-}
-
 /** Units that will be used, in two columns, in the order of their instants. */
 export interface Uses {
   readonly endsMs: readonly number[];
   readonly units: readonly number[];
   /** Whose they are, where groups share the quota. */
   readonly groups?: readonly (string | undefined)[] | undefined;
+  /** The largest that their quota has had while they were held, as `debit` takes it. Absent: that of now. */
+  readonly capacity?: number;
 }
 
 export interface PackedState {

@@ -2,10 +2,10 @@ import {
   type Algorithm,
   type AnyAlgorithm,
   configProblem,
-  constantForecast,
   type LeaseTerms,
   scaleLimit,
 } from "./algorithm.ts";
+import { constantForecast } from "./forecast.ts";
 
 /**
  * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
@@ -80,7 +80,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     ttl: "duration?",
     maxTtl: "duration?",
     maxWait: "duration?",
-    maxWaiters: "units?",
+    maxWaiters: "integer?",
     order: ORDERS,
   },
   leasing: {

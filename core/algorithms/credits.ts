@@ -1,4 +1,5 @@
-import { type Algorithm, configProblem, replay } from "./algorithm.ts";
+import { type Algorithm, configProblem } from "./algorithm.ts";
+import { replay } from "./forecast.ts";
 
 /**
  * Credits: units that are bought and used up, and that time does not return (prepaid balances, trials).
@@ -13,18 +14,19 @@ import { type Algorithm, configProblem, replay } from "./algorithm.ts";
  *
  * The state is what has been *spent*, as in a token bucket, and below 0 when more was bought than used. So an
  * untouched key needs none, and when `initial` changes, what was spent stays spent. Times must be numbers, so the key
- * is untouched again at `END_MS`, in the far future: its record stays until it is reset.
+ * is untouched again at `END_MS`, in the far future: its record stays until it is reset. A key with fewer units than
+ * `limit` is full only then, also an untouched one.
  *
  * The bound: units admitted in any interval, and not returned, are at most `limit` plus those added in it. There is no
  * worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never return. So memory is
  * never ahead of storage, isolates reserve nothing, and the object writes each call.
  */
-export interface CreditsConfig {
+interface CreditsConfig {
   readonly limit: number;
   readonly initial: number;
 }
 
-export interface CreditsState {
+interface CreditsState {
   /** Units used minus units added. Never 0: that is an untouched key. */
   readonly spent: number;
 }
@@ -62,14 +64,14 @@ export const credits: Algorithm<Config, State> = {
     if (cost === 0 || cost <= free) {
       const after = stateOf(spent + cost);
       const remaining = Math.max(0, free - cost);
-      return { allowed: true, state: after, remaining, resetAfterMs: untouchedAfterMs(after, nowMs) };
+      return { allowed: true, state: after, remaining, resetAfterMs: fullAfterMs(config, after, nowMs) };
     }
     return {
       allowed: false,
       reason: cost > config.limit ? "cost-over-limit" : "quota",
       retryAfterMs: null,
       remaining: Math.max(0, free),
-      resetAfterMs: untouchedAfterMs(stateOf(spent), nowMs),
+      resetAfterMs: fullAfterMs(config, stateOf(spent), nowMs),
     };
   },
 
@@ -81,6 +83,8 @@ export const credits: Algorithm<Config, State> = {
 
   untouchedAtMs: (_, state, uses) =>
     state === undefined && (uses?.endsMs.length ?? 0) === 0 ? -Infinity : END_MS,
+  fullAtMs: (config, state, nowMs, uses) =>
+    (uses?.endsMs.length ?? 0) > 0 ? END_MS : nowMs + fullAfterMs(config, state, nowMs),
 
   forecast: (config, state) => replay(credits, config, state, () => true),
 
@@ -103,6 +107,8 @@ function stateOf(spent: number): State | undefined {
   return spent === 0 ? undefined : { spent };
 }
 
-function untouchedAfterMs(state: State | undefined, nowMs: number): number {
-  return state === undefined ? 0 : Math.max(0, END_MS - nowMs);
+/** With fewer units than the limit a key is never full, also when it began so and is untouched. */
+function fullAfterMs(config: Config, state: State | undefined, nowMs: number): number {
+  const isFull = spentAt(config, state, nowMs) === config.initial - config.limit;
+  return isFull ? 0 : Math.max(0, END_MS - nowMs);
 }

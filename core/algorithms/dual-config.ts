@@ -79,8 +79,8 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
       noteHold: (config, state, nowMs) =>
         stateOf(...both(config, state, (each, ...its) => each.noteHold?.(...its, nowMs) ?? its[1])),
     }),
-    debit: (config, state, nowMs, units) =>
-      stateOf(...both(config, state, (each, ...its) => each.debit(...its, nowMs, units))),
+    debit: (config, state, ...taking) =>
+      stateOf(...both(config, state, (each, ...its) => each.debit(...its, ...taking))),
     maxDebit: (config, state, nowMs) =>
       Math.min(...both(config, state, (each, ...its) => each.maxDebit?.(...its, nowMs) ?? Infinity)),
     credit: (config, state, ...charge) =>

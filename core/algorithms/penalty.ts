@@ -24,7 +24,7 @@ import {
  * The bound and its worst boundary are those of the algorithm, since a block only denies more. What it is bad at: keys
  * that several callers share, since one of them blocks all.
  */
-export interface PenaltyConfig {
+interface PenaltyConfig {
   readonly inner: object;
   readonly blockForMs: number;
   readonly maxBlockMs: number;
@@ -49,6 +49,11 @@ const DEFAULT_MAX_BLOCK_MS = 86_400_000;
 /** 2^31 - 1 ms, about 24 days. */
 const MAX_MS = 2_147_483_647;
 
+/** Whether the algorithm may have penalties. A block has no use where the wait returns no units. */
+export function canBlock({ leasing, fields, neverRefills }: AnyAlgorithm): boolean {
+  return leasing === undefined && fields["limit"] !== undefined && neverRefills !== true;
+}
+
 /** An algorithm and its configuration with penalties. @param blockFor the length of the first block */
 export function penalised(
   algorithm: AnyAlgorithm,
@@ -56,10 +61,7 @@ export function penalised(
   { blockFor, maxBlock }: Pick<Fields, "blockFor" | "maxBlock">,
 ): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
   if (blockFor === undefined) return configProblem("maxBlock", "left out, or with blockFor");
-  const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
-  // A block has no use where the wait returns no units.
-  if (!isRate || algorithm.neverRefills === true)
-    return configProblem("blockFor", `left out with algorithm "${algorithm.name}"`);
+  if (!canBlock(algorithm)) return configProblem("blockFor", `left out with algorithm "${algorithm.name}"`);
   const blockForMs = Number(blockFor);
   if (blockForMs > MAX_MS) return configProblem("blockFor", `at most ${MAX_MS} ms`);
   const maxBlockMs = Number(maxBlock ?? Math.max(blockForMs, DEFAULT_MAX_BLOCK_MS));
@@ -92,16 +94,17 @@ function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
     decide(config, state, nowMs, cost, outstanding) {
       const decision = algorithm.decide(config.inner, state?.inner, nowMs, cost, outstanding);
       const block = state?.block;
-      return block !== undefined && nowMs < block.untilMs
-        ? blocked(decision, state, block.untilMs - nowMs, cost)
-        : unblocked(config, decision, state, nowMs);
+      if (block === undefined || nowMs >= block.untilMs) return unblocked(config, decision, state, nowMs);
+      // A call that would pass takes nothing during the block.
+      const { resetAfterMs } = algorithm.decide(config.inner, state?.inner, nowMs, 0, outstanding);
+      return blocked({ ...decision, resetAfterMs }, state, block.untilMs - nowMs, cost);
     },
     ...(algorithm.noteHold && {
       noteHold: ({ inner }, state, nowMs) =>
         stateOf(algorithm.noteHold?.(inner, state?.inner, nowMs), state?.block),
     }),
-    debit: ({ inner }, state, nowMs, units) =>
-      stateOf(algorithm.debit(inner, state?.inner, nowMs, units), state?.block),
+    debit: ({ inner }, state, ...taking) =>
+      stateOf(algorithm.debit(inner, state?.inner, ...taking), state?.block),
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
@@ -109,6 +112,14 @@ function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
       stateOf(algorithm.credit(inner, state?.inner, ...charge), state?.block),
     untouchedAtMs: ({ inner }, state, uses) =>
       Math.max(algorithm.untouchedAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
+    // A block that is over takes nothing, while it is remembered.
+    fullAtMs({ inner }, state, nowMs, uses) {
+      const innerMs = algorithm.fullAtMs?.(inner, state?.inner, nowMs, uses);
+      return Math.max(
+        innerMs ?? algorithm.untouchedAtMs(inner, state?.inner, uses),
+        state?.block?.untilMs ?? -Infinity,
+      );
+    },
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
     outlastsMs: (config, { inner }) =>
       (inner === undefined ? undefined : algorithm.outlastsMs?.(config.inner, inner)) ?? -Infinity,

@@ -108,9 +108,12 @@ export const tokenBucket: Algorithm<Config, State> = {
     };
   },
 
-  debit(config, state, nowMs, units) {
-    const spent = spentAt(config, state, nowMs) + units * config.windowMs;
-    return stateOf(config, Math.min(spent, MAX_PARTS), state, nowMs);
+  debit(config, state, nowMs, units, capacity = 0) {
+    const before = spentAt(config, state, nowMs);
+    const all = before + units * config.windowMs;
+    const spent = Math.min(all, mostSpent(config, before, capacity));
+    const beyond = beyondAt(config, state, nowMs);
+    return stateOf(config, spent, state, nowMs, capacity > config.burst ? beyond + all - spent : beyond);
   },
 
   maxDebit: (config, state, nowMs) =>
@@ -163,13 +166,13 @@ function forecastOf(config: Config, state: State | undefined) {
   let sinceMs = state?.atMs ?? -Infinity;
   let spentParts = spentAt(config, state, sinceMs);
   const spent = (atMs: number) => Math.max(0, spentParts - limit * Math.max(0, atMs - sinceMs));
-  const debit = ({ endsMs, units }: Uses, from = 0, to = endsMs.length) => {
+  const debit = ({ endsMs, units, capacity }: Uses, from = 0, to = endsMs.length) => {
     // Copies: a thousand holds take a third of the time.
     let [parts, lastMs] = [spentParts, sinceMs];
     for (let index = from; index < to; index += 1) {
       const atMs = Math.max(endsMs[index] ?? 0, lastMs);
-      parts = Math.max(0, parts - limit * (atMs - lastMs)) + (units[index] ?? 0) * windowMs;
-      parts = Math.min(parts, MAX_PARTS);
+      const left = Math.max(0, parts - limit * (atMs - lastMs));
+      parts = Math.min(left + (units[index] ?? 0) * windowMs, mostSpent(config, left, capacity));
       lastMs = atMs;
     }
     [spentParts, sinceMs] = [parts, lastMs];
@@ -221,6 +224,11 @@ function spentAt(config: Config, state: State | undefined, nowMs: number): numbe
   // Above 2^53 the product is not exact, but no bucket spends that much: the result is 0 either way.
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, spent - refilled);
+}
+
+/** The most that may be spent after units of a bucket of this capacity: a larger one leaves no debt. */
+function mostSpent({ burst, windowMs }: Config, spent: number, capacity = 0): number {
+  return capacity > burst ? Math.max(spent, burst * windowMs) : MAX_PARTS;
 }
 
 /** The difference to `spentAt` if the bucket had never shrunk below its consumption. */

@@ -1,11 +1,13 @@
-import { type Algorithm, type AnyAlgorithm, constantForecast, MAX_UNITS } from "./algorithm.ts";
+import { type Algorithm, type AnyAlgorithm, MAX_UNITS } from "./algorithm.ts";
+import { END_MS } from "./credits.ts";
+import { constantForecast } from "./forecast.ts";
 
 /** By the algorithm whose limit is 0. */
 const made = new Map<AnyAlgorithm, AnyAlgorithm>();
 
 /**
  * A limit of 0 denies every cost, without a state: consumption is forgotten, and leases last until they end. It has
- * the name of the algorithm that it replaces, so the limit may be raised again.
+ * the name of the algorithm that it replaces, so the limit may be raised again. Callers read that no time helps.
  */
 export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
   const zero = made.get(algorithm) ?? closed(algorithm);
@@ -23,15 +25,16 @@ function closed(open: AnyAlgorithm): AnyAlgorithm {
     ...(algorithm.limitNow && { limitNow: () => 0 }),
     quota: (config) => ({ ...algorithm.quota(config), units: 0 }),
     localDecisions: () => ({ admits: false, denies: !isLeasing }),
-    decide: (_config, state, _nowMs, cost) =>
-      cost === 0
-        ? { allowed: true, state: isLeasing ? state : undefined, ...NOTHING_LEFT }
-        : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...NOTHING_LEFT },
+    fullAtMs: () => END_MS,
+    decide(_config, state, nowMs, cost) {
+      const left = { remaining: 0, resetAfterMs: Math.max(0, END_MS - nowMs) };
+      return cost === 0
+        ? { allowed: true, state: isLeasing ? state : undefined, ...left }
+        : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...left };
+    },
     forecast: () => constantForecast((atMs, cost) => (cost === 0 ? atMs : Infinity)),
   };
 }
-
-const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 
 const STATELESS = {
   isStateless: true,

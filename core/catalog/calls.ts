@@ -175,7 +175,7 @@ export interface OverrideChange {
   readonly fields?: OverrideFields;
 }
 
-export interface TokenChange {
+interface TokenChange {
   readonly name: string;
   /** As in the secret API_TOKENS. Absent: it was revoked. */
   readonly entry?: Table;
@@ -209,6 +209,6 @@ export interface SnapshotPage extends WantedPage {
 }
 
 /** Workers KV has the text of all pages, under the id. */
-export type SnapshotEntry = Pick<SnapshotPage, "id">;
+type SnapshotEntry = Pick<SnapshotPage, "id">;
 
 export const ANY_SNAPSHOT: WantedPage = { id: "", page: 0 };

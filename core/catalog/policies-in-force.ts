@@ -7,6 +7,7 @@ import {
   plansWithout,
   problem,
   type Problems,
+  raised,
   withFigures,
 } from "../policies/changed-tables.ts";
 import {
@@ -15,11 +16,11 @@ import {
   withAll,
   withoutJurisdiction,
 } from "../policies/parse-policies.ts";
-import { parsePolicy } from "../policies/parse-policy.ts";
-import { planProblems } from "../policies/plans.ts";
+import { parsePolicy, writtenProblems } from "../policies/parse-policy.ts";
 import { OVERRIDE_FIELDS } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
-import { clip, meant, parseInstantMs, violation, type Violation, violationsOf } from "../validation.ts";
+import { parseInstantMs, violationsOf } from "../validation.ts";
+import { clip, meant, type Violation, violation } from "../violations.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
 
@@ -317,14 +318,20 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
 /** What is wrong with a policy that is written. */
 export function problemsOf(name: string, fields: Table): readonly Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems : planProblems(policy, fields);
+  return "problems" in policy ? policy.problems : writtenProblems(policy, fields);
 }
 
-/** The table with the largest limits that its algorithms can count. */
+/** The table with the largest limits that its algorithms can count, of each rule by itself. */
 function largest(name: string, base: Table): Table {
-  for (let by = MAX_UNITS; by > 1; by /= 10) {
-    const fields = multiplied(base, by);
-    if (!("problems" in parsePolicy(name, fields))) return fields;
-  }
-  return base;
+  const rules = isTable(base["rules"]) ? Object.keys(base["rules"]) : [undefined];
+  return rules.reduce((fields, rule) => {
+    let counted = fields;
+    let [fits, tooMany] = [0, MAX_UNITS + 1];
+    for (let units = MAX_UNITS; units > fits; units = Math.floor((fits + tooMany) / 2)) {
+      const table = raised(fields, rule, units);
+      if ("problems" in parsePolicy(name, table)) tooMany = units;
+      else [fits, counted] = [units, table];
+    }
+    return counted;
+  }, base);
 }

@@ -1,7 +1,6 @@
-import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
 /** A policy's table with other figures: those of an override, or of a plan. */
-import { clip, meant, violation, type Violation } from "../validation.ts";
+import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { clip, meant, type Violation, violation } from "../violations.ts";
 import { algorithms } from "./algorithms.ts";
 
 export type Table = Readonly<Record<string, unknown>>;
@@ -95,43 +94,59 @@ function figureProblems(
 
 /** The table with all of its numbers of units multiplied, those of its plans too. */
 export function multiplied(base: Table, by: number): Table {
-  const rules = base["rules"] as Tables | undefined;
-  const own =
-    rules === undefined
-      ? multipliedRule(base, base, by)
-      : { ...base, rules: multipliedRules(rules, rules, by) };
-  const plans = base["plans"];
-  if (!isTable(plans)) return own;
-  const each = Object.entries(plans as Tables).map(([name, plan]) => {
-    const named = plan["rules"] as Tables | undefined;
-    const figures =
-      rules === undefined
-        ? multipliedRule(base, plan, by)
-        : { rules: multipliedRules(rules, named ?? {}, by) };
-    return [name, figures];
+  return withEachRule(base, (rule, figures) => {
+    const scaled = unitFieldsOf(rule).flatMap((field): [string, number][] => {
+      const value = figures[field];
+      if (typeof value !== "number") return [];
+      // A limit stays at least 1: only a limit of 0 closes a rule.
+      return [[field, Math.min(MAX_UNITS, Math.max(Math.min(1, value), Math.floor(value * by)))]];
+    });
+    return { ...figures, ...Object.fromEntries(scaled) };
   });
-  return { ...own, plans: Object.fromEntries(each) as Table };
 }
 
-function multipliedRules(rules: Tables, tables: Tables, by: number): Table {
-  const changed = Object.entries(tables).map(([rule, table]) => [
-    rule,
-    multipliedRule(rules[rule] ?? {}, table, by),
-  ]);
-  return Object.fromEntries(changed) as Table;
+/** The table with so many units of a rule, in its plans too. Nothing of it delays a call, or spaces calls. */
+export function raised(base: Table, rule: string | undefined, units: number): Table {
+  return withEachRule(base, (own, figures, name) => {
+    if (name !== rule) return figures;
+    // With as much `delay` as `burst` no call is delayed, and `nodelay` would refuse it.
+    const { minInterval: _, nodelay: __, ...kept } = figures;
+    // What is carried is added to the limit.
+    const fields = unitFieldsOf(own).filter((field) => field !== "carry");
+    return { ...kept, ...Object.fromEntries(fields.map((field) => [field, units])) };
+  });
 }
 
 /** @param rule the table that names the algorithm */
-function multipliedRule(rule: Table, figures: Table, by: number): Table {
-  const kinds = algorithmOf(rule)?.fields ?? {};
-  const scaled = Object.entries(figures).map(([field, value]) => {
-    const kind = kinds[field];
-    const isUnits = ["units", "units?", "count?"].some((each) => each === kind);
-    if (!isUnits || typeof value !== "number") return [field, value];
-    // A limit stays at least 1: only a limit of 0 closes a rule.
-    return [field, Math.min(MAX_UNITS, Math.max(Math.min(1, value), Math.floor(value * by)))];
-  });
-  return Object.fromEntries(scaled) as Table;
+function unitFieldsOf(rule: Table): readonly string[] {
+  const kinds = Object.entries(algorithmOf(rule)?.fields ?? {});
+  return kinds.flatMap(([field, kind]) =>
+    ["units", "units?", "count?"].includes(String(kind)) ? [field] : [],
+  );
+}
+
+/**
+ * The table with other figures of its rules and its plans.
+ * @param change gets the table that names the algorithm, the figures to change, and the rule's name if there are several
+ */
+function withEachRule(
+  base: Table,
+  change: (rule: Table, figures: Table, name: string | undefined) => Table,
+): Table {
+  const { rules, plans } = base as { readonly rules?: Tables; readonly plans?: unknown };
+  const changedIn = (tables: Tables) =>
+    Object.fromEntries(
+      Object.entries(tables).map(([name, figures]) => [name, change(rules?.[name] ?? {}, figures, name)]),
+    );
+  const own = rules === undefined ? change(base, base, undefined) : { ...base, rules: changedIn(rules) };
+  if (!isTable(plans)) return own;
+  const each = Object.entries(plans as Tables).map(([name, plan]) => [
+    name,
+    rules === undefined
+      ? change(base, plan, undefined)
+      : { rules: changedIn((plan["rules"] ?? {}) as Tables) },
+  ]);
+  return { ...own, plans: Object.fromEntries(each) as Table };
 }
 
 /** The plans of a table without the figures of an override, which come before theirs. */
@@ -162,5 +177,5 @@ export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
 }
 
 export function algorithmNameOf(given: unknown): unknown {
-  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+  return isTable(given) ? given["algorithm"] : undefined;
 }

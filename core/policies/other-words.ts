@@ -1,5 +1,5 @@
 /** What other limiters and people call a field, an algorithm or a duration, for the hints of errors. */
-import { didYouMean, meant } from "../validation.ts";
+import { didYouMean, meant } from "../violations.ts";
 
 const FIELDS: Readonly<Record<string, readonly string[]>> = {
   block: ["blockFor"],

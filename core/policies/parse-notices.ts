@@ -1,5 +1,6 @@
 /** Where notices go: `NOTICES`, a Queue of Cloudflare or a webhook, and the secret that signs what goes there. */
-import { clip, meant, violation } from "../validation.ts";
+import { clip, meant, violation } from "../violations.ts";
+import { isTable, type Table } from "./changed-tables.ts";
 import type { Policies } from "./policy.ts";
 
 /** A Queue, as far as it is used. */
@@ -59,8 +60,7 @@ export function unsaidNotices(notify: unknown): string {
 
 /** @throws Error with the allowed addresses */
 export function parseWebhook(given: unknown, isHere: boolean): string {
-  const table = tableIn(given);
-  const { webhook, ...others } = table ?? {};
+  const { webhook, ...others } = tableIn(given) ?? {};
   const [stray] = Object.keys(others);
   if (stray !== undefined)
     return refuse(
@@ -96,11 +96,10 @@ function isQueue(value: unknown): value is NoticeQueue {
   return typeof value === "object" && value !== null && typeof (value as NoticeQueue).send === "function";
 }
 
-function tableIn(given: unknown): Readonly<Record<string, unknown>> | undefined {
+function tableIn(given: unknown): Table | undefined {
   try {
     const value: unknown = typeof given === "string" ? JSON.parse(given) : given;
-    const isTable = typeof value === "object" && value !== null && !Array.isArray(value);
-    return isTable ? (value as Readonly<Record<string, unknown>>) : undefined;
+    return isTable(value) ? value : undefined;
   } catch {
     return undefined;
   }

@@ -1,9 +1,9 @@
 /** Parses the tables POLICIES, REGIONS and LOG of wrangler.toml. */
 import * as v from "valibot";
-import { nearest, number, oneOf, table, violation, violationsOf, wrong } from "../validation.ts";
+import { number, oneOf, table, violationsOf } from "../validation.ts";
+import { nearest, violation, wrong } from "../violations.ts";
 import type { Table } from "./changed-tables.ts";
-import { parsePolicy } from "./parse-policy.ts";
-import { planProblems } from "./plans.ts";
+import { parsePolicy, writtenProblems } from "./parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   type LimitInCall,
@@ -29,7 +29,7 @@ export function parsePolicies(vars: unknown): Policies {
     const parsed = NAME.test(name)
       ? parsePolicy(name, fields)
       : { problems: [wrong(["its name"], name, NAME_ALLOWED)] };
-    const found = "problems" in parsed ? parsed.problems : planProblems(parsed, fields as Table);
+    const found = "problems" in parsed ? parsed.problems : writtenProblems(parsed, fields as Table);
     problems.push(...found.map(({ detail }) => `policy ${JSON.stringify(name)}: ${detail}`));
     if ("problems" in parsed) continue;
     policies.set(name, parsed);
@@ -322,7 +322,7 @@ export interface Origin {
 }
 
 /** The first region also has the requests of no region. */
-export type Regions = readonly [Region, ...Region[]];
+type Regions = readonly [Region, ...Region[]];
 
 const CONTINENTS = {
   na: { continents: ["NA"], locationHint: "enam" },

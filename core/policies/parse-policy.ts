@@ -7,15 +7,23 @@ import {
   type LeaseTerms,
 } from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
-import { fairly } from "../algorithms/fair/fair.ts";
-import { penalised } from "../algorithms/penalty.ts";
+import { canBeFair, fairly } from "../algorithms/fair/fair.ts";
+import { canBlock, penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
-import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
+import { TIME_ZONE_ALLOWED } from "../algorithms/windows/fixed-window.ts";
+import { table, violationsOf } from "../validation.ts";
+import { clip, meant, type Violation, violation, wrong } from "../violations.ts";
 import { algorithms } from "./algorithms.ts";
-import { algorithmNameOf, algorithmOf, NOT_OF_ZERO } from "./changed-tables.ts";
-import type { Table } from "./changed-tables.ts";
+import {
+  algorithmNameOf,
+  algorithmOf,
+  isTable,
+  NOT_OF_ZERO,
+  type Problems,
+  type Table,
+} from "./changed-tables.ts";
 import { algorithmMeant, fieldMeant, inDurations } from "./other-words.ts";
-import { withPlans } from "./plans.ts";
+import { planProblems, withPlans } from "./plans.ts";
 import {
   BEFORE_ALLOWED,
   FAIR_FIELDS,
@@ -35,10 +43,6 @@ const MAX_RULES = 16;
 /** Lists all fields of policies. An error has no place for thirty names. */
 const FIELDS_PAGE = "docs/policies.md of the package weir-limiter";
 
-interface Problems {
-  readonly problems: readonly Violation[];
-}
-
 /** Built once: a schema takes longer to build than to run, and policies are parsed for each override. */
 const POLICY_SCHEMA = table(POLICY_FIELDS);
 const ruleSchemas = new Map<string, ReturnType<typeof ruleSchema>>();
@@ -51,6 +55,39 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
   return "problems" in policy
     ? policy
     : withPlans(policy, given as Table, (fields) => parsePlan(name, fields));
+}
+
+/**
+ * What is wrong with a policy that is written, beyond what the parser refuses. Those that are stored have
+ * been in force, and stay so.
+ */
+export function writtenProblems(policy: Policy, fields: Table): readonly Violation[] {
+  return [...offsetsIn(fields), ...ordersIn(policy, fields), ...planProblems(policy, fields)];
+}
+
+/** Adaptive rules had the field of concurrency that says who grants: of theirs the object grants each lease. */
+function ordersIn({ rules }: Policy, fields: Table): readonly Violation[] {
+  return rules.flatMap(({ name, algorithm }) => {
+    const several = fields["rules"] as Readonly<Record<string, Table>> | undefined;
+    const order = (several?.[name] ?? fields)["order"];
+    if (algorithm.name !== "adaptive-concurrency" || order === undefined) return [];
+    const path = several === undefined ? ["order"] : ["rules", name, "order"];
+    return [wrong(path, order, `left out with algorithm "${algorithm.name}": the object grants each lease`)];
+  });
+}
+
+/** `Intl` takes offsets from UTC as time zones. */
+export function offsetsIn(fields: Table, path: readonly string[] = []): readonly Violation[] {
+  const { timeZone, rules, plans } = fields;
+  const isOffset = typeof timeZone === "string" && /^[+-]/.test(timeZone);
+  const allowed = `${TIME_ZONE_ALLOWED}: an offset has no daylight saving`;
+  const own = isOffset ? [wrong([...path, "timeZone"], timeZone, allowed)] : [];
+  const below = Object.entries({ rules, plans }).flatMap(([field, tables]) =>
+    Object.entries(isTable(tables) ? tables : {}).flatMap(([name, each]) =>
+      isTable(each) ? offsetsIn(each, [...path, field, name]) : [],
+    ),
+  );
+  return [...own, ...below];
 }
 
 function parsePlan(name: string, given: unknown): Policy | Problems {
@@ -124,7 +161,7 @@ function splitRules(
   name: string,
   given: unknown,
 ): { rules: RuleTable[]; policyFields: Table; problems: Violation[] } {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+  if (!isTable(given)) {
     const problems = [wrong([], given, "a table with an algorithm or with rules")];
     return { rules: [], policyFields: {}, problems };
   }
@@ -143,8 +180,7 @@ function splitRules(
       fieldMeant(field, [...ofPolicy]);
     return { path: [field], detail };
   });
-  const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
-  const tables = isTable ? Object.entries(named) : [];
+  const tables = isTable(named) ? Object.entries(named) : [];
   if (tables.length === 0 || tables.length > MAX_RULES)
     problems.push(wrong(["rules"], named, `1 to ${MAX_RULES} tables, one a rule`));
   for (const [ruleName] of tables)
@@ -159,12 +195,15 @@ function splitRules(
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {
   const named = algorithmOf(given);
   if (named === undefined) return { problems: algorithmProblems(path, given) };
-  const isAlone = path.length === 0;
-  const schemaName = `${named.name} ${isAlone}`;
-  const schema = ruleSchemas.get(schemaName) ?? ruleSchema(named, isAlone);
-  ruleSchemas.set(schemaName, schema);
+  const schema = ruleSchemas.get(named.name) ?? ruleSchema(named);
+  ruleSchemas.set(named.name, schema);
   const parsed = v.safeParse(schema, given);
-  if (!parsed.success) return { problems: violationsOf(parsed.issues, path) };
+  if (!parsed.success) {
+    // The schema reports the first unknown field only.
+    const known = parsed.issues.filter(({ expected }) => expected !== "never");
+    const strays = Object.keys(given as Table).filter((field) => !Object.hasOwn(schema.entries, field));
+    return { problems: [...violationsOf(known, path), ...unknownFields(named, path, strays)] };
+  }
   const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
   const rule = wrapped(
     configuredBy(named, fields),
@@ -213,13 +252,30 @@ function wrapped(
   return fair ? fairly(algorithm, config, weights ?? (() => 1)) : configured;
 }
 
-function ruleSchema(algorithm: AnyAlgorithm, isAlone: boolean) {
-  const fields = { ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS, ...FAIR_FIELDS };
-  const elsewhere = {
-    names: Object.keys(POLICY_FIELDS),
-    listed: `, and those of every policy, which ${FIELDS_PAGE} lists`,
-  };
-  return table(fields, isAlone ? elsewhere : undefined, fieldMeant);
+function ruleSchema(algorithm: AnyAlgorithm) {
+  return table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS, ...FAIR_FIELDS });
+}
+
+/** The problems of a rule's unknown fields. They list what this algorithm takes. */
+function unknownFields(
+  algorithm: AnyAlgorithm,
+  path: readonly string[],
+  strays: readonly string[],
+): Violation[] {
+  const taken = Object.keys({
+    ...RULE_FIELDS,
+    ...algorithm.fields,
+    ...(canBlock(algorithm) && PENALTY_FIELDS),
+    ...(canBeFair(algorithm) && FAIR_FIELDS),
+  });
+  const isAlone = path.length === 0;
+  const elsewhere = isAlone ? `, and those of every policy, which ${FIELDS_PAGE} lists` : "";
+  const known = isAlone ? [...taken, ...Object.keys(POLICY_FIELDS)] : taken;
+  return strays.map((field) => {
+    const named = clip([...path, field].join("."));
+    const detail = `${named} is not a field: there are ${taken.join(", ")}${elsewhere}${fieldMeant(field, known)}`;
+    return { path: [...path, field], detail };
+  });
 }
 
 /** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */

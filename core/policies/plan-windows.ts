@@ -12,7 +12,7 @@
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { COUNTING, type CountedWindow, severalWindows } from "../algorithms/windows/several-windows.ts";
-import { clip, type Violation, wrong } from "../validation.ts";
+import { clip, type Violation, wrong } from "../violations.ts";
 import { isTable, type Table } from "./changed-tables.ts";
 import { durationText } from "./other-words.ts";
 import type { Policy, Rule } from "./policy.ts";
@@ -83,14 +83,20 @@ function windowsOf(policies: readonly Policy[], maxInCall = 0): readonly (readon
   });
 }
 
+/** The largest number of units that fits. @param fit that does, as do all fewer @param tooMany that does not */
+export function largestThat(fits: (units: number) => boolean, fit: number, tooMany: number): number {
+  let [largest, above] = [fit, tooMany];
+  while (largest + 1 < above) {
+    const middle = Math.floor((largest + above) / 2);
+    if (fits(middle)) largest = middle;
+    else above = middle;
+  }
+  return largest;
+}
+
 /** The limit that could be counted instead, and its bound. @param times how often it may be admitted in the window */
 function lowerLimit({ algorithm, config }: Rule, times: number): string {
-  let [counted, tooMany] = [0, MAX_UNITS + 1];
-  while (tooMany - counted > 1) {
-    const middle = Math.floor((counted + tooMany) / 2);
-    if (algorithm.canCount?.(config, middle) === true) counted = middle;
-    else tooMany = middle;
-  }
+  const counted = largestThat((units) => algorithm.canCount?.(config, units) === true, 0, MAX_UNITS + 1);
   const most = Math.floor(counted / times);
   const lower = most < 1 ? "" : `, or the limit at most ${most}`;
   return `longer${lower}: algorithm "${algorithm.name}" counts at most ${counted} units, here also in`;

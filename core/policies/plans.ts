@@ -10,9 +10,9 @@
  * (durable-objects/keys/versions.ts).
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import { meant, violation, type Violation, wrong } from "../validation.ts";
+import { meant, type Violation, violation, wrong } from "../violations.ts";
 import { isTable, problem, type Problems, type Table, withFigures } from "./changed-tables.ts";
-import { inAllWindows, inPlan, planWindowProblems } from "./plan-windows.ts";
+import { inAllWindows, inPlan, largestThat, planWindowProblems } from "./plan-windows.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import type { LimitInCall, Policy, Rule } from "./policy.ts";
 import { withCallLimits } from "./seen-policy.ts";
@@ -108,7 +108,7 @@ const MAX_ALLOWED = `an integer from 1 to ${MAX_UNITS}`;
 
 /**
  * What is wrong with the windows of plans, or the largest limit that calls may bring: no rule has a limit, or one cannot
- * count so many. Only policies that are written are refused for it: those that are stored have been in force.
+ * count so many.
  */
 export function planProblems(policy: Policy, table: Table): readonly Violation[] {
   const problems = limitInCallProblems(policy);
@@ -144,13 +144,8 @@ export function limitedRules(rules: readonly Rule[]): readonly Rule[] {
 
 /** The largest limit below `max` that a rule can count; 0: none is known. @param own the rule's limit, which it counts */
 function largestCounted({ max, withLimits }: LimitInCall, unit: string, own: number): number {
-  let [counted, tooLarge] = [own < max ? own : 0, max];
-  while (tooLarge - counted > 1) {
-    const middle = Math.floor((counted + tooLarge) / 2);
-    if (withLimits({ [unit]: middle }) === undefined) tooLarge = middle;
-    else counted = middle;
-  }
-  return counted;
+  const isCounted = (limit: number) => withLimits({ [unit]: limit }) !== undefined;
+  return largestThat(isCounted, own < max ? own : 0, max);
 }
 
 function ofPlan(policy: Policy, plan: string): Policy {

@@ -5,7 +5,6 @@ import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import {
-  didYouMean,
   Flaw,
   integer,
   number,
@@ -19,6 +18,7 @@ import {
   shaped,
   strayIn,
 } from "../validation.ts";
+import { didYouMean } from "../violations.ts";
 import { isTable } from "./changed-tables.ts";
 import { durationMeant, durationText, failureMeant } from "./other-words.ts";
 import {
@@ -97,6 +97,7 @@ const UNITS = integer(1, MAX_UNITS);
 const FIELD_SCHEMAS = {
   units: UNITS,
   "units?": v.optional(UNITS),
+  "integer?": v.optional(UNITS),
   "count?": v.optional(integer(0, MAX_UNITS)),
   duration: DURATION,
   "duration?": v.optional(DURATION),

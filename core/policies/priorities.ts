@@ -10,15 +10,12 @@
  */
 import * as v from "valibot";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
-import { oneOf, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
-import type { Table } from "./changed-tables.ts";
+import { oneOf, table, violationsOf } from "../validation.ts";
+import { type Violation, violation, wrong } from "../violations.ts";
+import { isTable, type Problems, type Table } from "./changed-tables.ts";
 import { durationText } from "./other-words.ts";
 import { aboveZero, DURATION, USUAL } from "./policy-fields.ts";
 import type { Policy, Priorities, Rule } from "./policy.ts";
-
-interface Problems {
-  readonly problems: readonly Violation[];
-}
 
 export function prioritiesOf(
   policy: Omit<Policy, "priorities">,
@@ -107,25 +104,22 @@ export function sheddingOf(
   given: unknown,
   leases: boolean,
   pool: string | undefined,
-): Shedding | undefined | { readonly problems: readonly Violation[] } {
+): Shedding | undefined | Problems {
   if (given === undefined || given === false) return undefined;
   const refusal = (path: readonly string[], value: unknown, allowed: string) => ({
     problems: [wrong(["shed", ...path], value, allowed)],
   });
-  const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
-  if (!isTable && given !== true)
+  if (!isTable(given) && given !== true)
     return refusal([], given, "true, false, or a table { good, bad, after, over, by }");
   if (pool !== undefined)
     return refusal([], given, 'left out with pool = "redis": each region would shed for itself');
-  const parsed = v.safeParse(SHED, isTable ? given : {});
+  const parsed = v.safeParse(SHED, isTable(given) ? given : {});
   if (!parsed.success) {
-    const named = (detail: string) => (detail.startsWith("shed") ? detail : `shed: ${detail}`);
-    return {
-      problems: violationsOf(parsed.issues, ["shed"]).map(({ path, detail }) => ({
-        path,
-        detail: named(detail),
-      })),
-    };
+    const problems = violationsOf(parsed.issues, ["shed"]).map(({ path, detail }) => ({
+      path,
+      detail: detail.startsWith("shed") ? detail : `shed: ${detail}`,
+    }));
+    return { problems };
   }
   const { good, bad, after: afterMs, over: overMs, by = leases ? "leases" : "reports" } = parsed.output;
   if (by === "leases" && !leases) return refusal(["by"], by, '"reports", since no rule leases units');

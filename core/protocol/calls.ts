@@ -270,11 +270,18 @@ export interface HandedLease {
   readonly caller?: string | undefined;
 }
 
+export interface Settling {
+  readonly id: string;
+  readonly used: Cost;
+  /** Units in `used` that no rule counts any more. A hold that was taken without them is answered as a missing one. */
+  readonly had?: readonly string[];
+}
+
 /** A call on a hold, a lease, a charge or slots that is answered at once. */
 export type OperationCall =
   | ({ readonly op: "slots" } & SlotsCall)
   | ({ readonly op: "hold" } & HoldCall)
-  | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
+  | ({ readonly op: "settle" } & Settling & OfKey)
   | ({ readonly op: "cancel"; readonly id: string } & OfKey)
   | ({ readonly op: "lease" } & AcquireCall)
   | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & MayBeYoung)

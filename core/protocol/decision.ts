@@ -158,7 +158,7 @@ export function settledDecision(settled: Decision, { lease, delayMs, rules: held
     const ruleDelayMs = heldRules[index]?.delayMs;
     return ruleDelayMs === undefined ? rule : { ...rule, delayMs: ruleDelayMs };
   });
-  return { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }), rules };
+  return { ...(lease && { lease }), ...settled, ...(delayMs !== undefined && { delayMs }), rules };
 }
 
 /** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */

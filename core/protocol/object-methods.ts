@@ -183,7 +183,7 @@ export interface MovedSegment {
   readonly entries: readonly number[];
 }
 
-export interface MovedAnswer {
+interface MovedAnswer {
   readonly idempotencyKey: string;
   readonly request: string;
   readonly answer: string;

@@ -83,11 +83,12 @@ export const PROBLEMS = {
 export const LIMITER_PROBLEMS = {
   malformed: [400, "malformed", "The request could not be read"],
   unauthorized: [401, "unauthorized", "A valid token is needed"],
-  forbidden: [403, "forbidden", "The token does not allow this"],
+  forbidden: [403, "forbidden", "The token or binding does not allow this"],
   noRoute: [404, "not-found", "There is nothing at this address"],
   notInCatalog: [404, "not-in-catalog", "There is no such policy, override or token"],
   methodNotAllowed: [405, "method-not-allowed", "This address does not take that method"],
   idempotencyConflict: [409, "idempotency-key-reused", "The idempotency key was used for another request"],
+  tokenExists: [409, "token-exists", "A token has this name already"],
   preconditionFailed: [412, "precondition-failed", "It is not what the caller believes it to be"],
   tooLarge: [413, "body-too-large", "The body is too large"],
   upgradeRequired: [426, "upgrade-required", "This address is for WebSockets"],

@@ -36,7 +36,7 @@ export interface ReservationsMessage {
  * How many decisions a client has made by itself since it last said so, by policy (`api`), or by policy and plan with a space
  * between (`api pro`).
  */
-export type MadeDecisions = Readonly<Record<string, readonly [admitted: number, denied: number]>>;
+type MadeDecisions = Readonly<Record<string, readonly [admitted: number, denied: number]>>;
 
 /** The most names in it: a message has a bounded size. */
 export const MAX_MADE = 16;
@@ -53,7 +53,7 @@ export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
 type Named<Call> = Omit<Call, "inForce"> & { readonly plan?: string };
 
 /** A decision for a client that does not know the policy, and so could not read the object's answer. */
-export interface RemoteDecision {
+interface RemoteDecision {
   readonly decision: Decision;
 }
 

@@ -32,7 +32,7 @@ export interface Shedding {
   readonly by: "leases" | "reports";
 }
 
-export interface Importance {
+interface Importance {
   /** The most important first. */
   readonly names: readonly string[];
   readonly usual: string;

@@ -10,8 +10,12 @@ export const OTHER_POLICIES = "_other";
 
 export function merged(one: Counts, other: Counts): Counts {
   const both: Record<string, number> = { ...one };
-  for (const [series, count] of Object.entries(other)) both[series] = (both[series] ?? 0) + count;
+  for (const [series, count] of Object.entries(other)) addTo(both, series, count);
   return both;
+}
+
+export function addTo(counts: Record<string, number>, name: string, count: number): void {
+  counts[name] = (counts[name] ?? 0) + count;
 }
 
 export function partsOf(series: string): readonly string[] {
@@ -115,7 +119,7 @@ export function ofLatestCandidates(counts: Counts): Counts {
   return kept.length === Object.keys(counts).length ? counts : Object.fromEntries(kept);
 }
 
-export interface MetricFamily {
+interface MetricFamily {
   readonly labels: readonly string[];
   readonly help: string;
 }

@@ -3,6 +3,7 @@
  * minutes once a minute, top keys every ten minutes.
  */
 import {
+  addTo,
   type Counts,
   familyOf,
   merged,
@@ -174,10 +175,6 @@ export function historyOf(counts: Counts): ReadonlyMap<string, Counts> {
 
 function isHistoric(metric: string | undefined): boolean {
   return metric === "decisions" || metric === PLAN_DECISIONS;
-}
-
-function addTo(counts: Record<string, number>, series: string, count: number): void {
-  counts[series] = (counts[series] ?? 0) + count;
 }
 
 interface MinuteClosing {

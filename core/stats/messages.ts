@@ -99,7 +99,7 @@ export interface StatsStub {
   topKeys(call: TopKeysCall): Promise<TopKeysAnswer>;
 }
 
-export interface StatsNamespace {
+interface StatsNamespace {
   getByName(name: string, options?: { readonly locationHint: LocationHint }): StatsStub;
 }
 

@@ -5,7 +5,7 @@ export const METRIC_FORMATS = {
   openmetrics: "application/openmetrics-text; version=1.0.0; charset=utf-8",
   prometheus: "text/plain; version=0.0.4; charset=utf-8",
 } as const;
-export type MetricFormat = keyof typeof METRIC_FORMATS;
+type MetricFormat = keyof typeof METRIC_FORMATS;
 
 /** The values of a family's labels, and the rest of a series: of a histogram, the bucket. */
 interface Sample {

@@ -3,6 +3,7 @@ import { DENIAL_REASONS } from "../algorithms/algorithm.ts";
 import { orTimeout, type Time } from "../clock.ts";
 import { CALL_REASONS, type Decision } from "../protocol/decision.ts";
 import {
+  addTo,
   bucketOf,
   comparedSeries,
   type ComparedCall,
@@ -113,11 +114,9 @@ export class Tally implements Counter {
     for (const { policy, cells, keys, near, plans } of this.#slots.values()) {
       for (const { plan, ...byOutcome } of plans.values())
         for (const outcome of OUTCOMES)
-          if (byOutcome[outcome] > 0) {
-            const series = seriesOf("plan_decisions", [policy, plan, outcome]);
-            // Clients' processes have said theirs.
-            counts[series] = (counts[series] ?? 0) + byOutcome[outcome];
-          }
+          // Clients' processes have said theirs.
+          if (byOutcome[outcome] > 0)
+            addTo(counts, seriesOf("plan_decisions", [policy, plan, outcome]), byOutcome[outcome]);
       if (near > 0) counts[seriesOf("near_limit", [policy])] = near;
       for (const [cell, count] of cells.entries())
         if (count > 0) counts[seriesOf("decisions", [policy, ...labelsOf(cell)])] = count;

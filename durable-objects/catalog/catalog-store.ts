@@ -54,7 +54,7 @@ interface StoredPolicy extends PolicyChange {
 export type OverrideCounts = Readonly<Record<"overrides" | "multiWildcards" | "beginnings" | "ends", number>>;
 
 /** A snapshot in Workers KV. */
-export interface StoredEntry {
+interface StoredEntry {
   /** Its key. */
   readonly id: string;
   readonly revision: number;

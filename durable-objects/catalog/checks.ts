@@ -18,10 +18,10 @@ import {
 import { problemsOf, readOverride } from "../../core/catalog/policies-in-force.ts";
 import { unsaidNotices } from "../../core/policies/parse-notices.ts";
 import { aloneProblem } from "../../core/policies/parse-policies.ts";
-import { parsePolicy } from "../../core/policies/parse-policy.ts";
+import { offsetsIn, parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { meant, violation, type Violation } from "../../core/validation.ts";
+import { meant, type Violation, violation } from "../../core/violations.ts";
 import { deployed, noticesTo } from "../deployment.ts";
 import type { CatalogStore, OverrideCounts } from "./catalog-store.ts";
 
@@ -124,8 +124,8 @@ function aloneRefusal(policy: Policy): Refusal | undefined {
   return problem === undefined ? undefined : notAllowedBy(problem, "onFailure");
 }
 
-/** The pattern of an override as it is stored, and when it ends; or its refusal. */
-export function checkOverride(name: string, base: Table, pattern: string, fields: Table, nowMs = -Infinity) {
+/** The pattern of an override as it is stored, and when it ends; or its refusal. @param nowMs absent: it is stored */
+export function checkOverride(name: string, base: Table, pattern: string, fields: Table, nowMs?: number) {
   const policy = parsed(name, base);
   const keyKind = policy?.keyKind ?? "text";
   const read = parsePattern({ keyKind }, pattern);
@@ -135,10 +135,12 @@ export function checkOverride(name: string, base: Table, pattern: string, fields
   if (long !== undefined) return long;
   const override = readOverride(name, base, fields);
   if ("problems" in override) return notAllowed(override.problems);
+  const offsets = nowMs === undefined ? [] : offsetsIn(fields);
+  if (offsets.length > 0) return notAllowed(offsets);
   const { endsAtMs } = override;
   const alone = override.policy && aloneRefusal(override.policy);
   if (alone !== undefined) return alone;
-  if (endsAtMs !== undefined && !(endsAtMs > nowMs))
+  if (endsAtMs !== undefined && !(endsAtMs > (nowMs ?? -Infinity)))
     return wrongValue("expiresAt", fields["expiresAt"], "an instant in the future (RFC 3339)");
   const isMultiWildcard = read.kind === "glob" && read.parts.length > 2;
   return { pattern: read.text, isMultiWildcard, ...(endsAtMs !== undefined && { endsAtMs }) };

@@ -12,7 +12,8 @@ import { LINK_PROTOCOL, unsupportedOf } from "../../core/protocol/messages.ts";
 import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
+import { integer, number, oneOf, table, violationsOf } from "../../core/validation.ts";
+import { pointerTo } from "../../core/violations.ts";
 import { claimIn, leaseLink } from "../operations/claims.ts";
 import { type LeaseHost, renewed, takenOver } from "./lease-sockets.ts";
 

@@ -245,7 +245,7 @@ function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attach
 }
 
 /** The calls on a lease where its key is: the key may have moved since the grant. */
-export type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall">;
+type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall">;
 
 /** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
 export async function renewed(anywhere: LeasesAnywhere, { policy, key }: OfKey, id: string, ttlMs?: number) {

@@ -8,19 +8,26 @@ import { type Account, type Hold, rateWindowMs, type RuleAccount } from "../../c
 import { RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 
-/** Units in a window of `rateWindowMs`, and since when they come. */
 export interface GivenRate {
+  /** In a window of `rateWindowMs`. */
   readonly units: number;
   readonly sinceMs: number;
+  /** The units that left the log for it then, though they still counted. */
+  readonly moved: number;
 }
 
 /** After the object's clock was put back: a holder may have used all that it has. */
-export const UNKNOWN_RATES: readonly GivenRate[] = [{ units: Number.MAX_SAFE_INTEGER, sinceMs: -Infinity }];
+export const UNKNOWN_RATES: readonly GivenRate[] = [
+  { units: Number.MAX_SAFE_INTEGER, sinceMs: -Infinity, moved: Number.MAX_SAFE_INTEGER },
+];
 
 /** The most that are remembered: of more, the two oldest count as the larger of them. */
 const MAX_RATES = 16;
 
-/** Ends a hold with the units used. What a bucket of a log gives up of its rate was used at that pace at most. */
+/**
+ * Ends a hold with the units used. What a bucket of a log gives up of its rate was used at that pace at most, and at that pace
+ * it comes back. With it comes what left the log for the bucket: also a bucket that is returned unused owes that.
+ */
 export function settleRate(
   { rule, account, rates }: RuleAccount & { readonly rates: readonly GivenRate[] | undefined },
   { hold, used, rate }: { readonly hold: Hold; readonly used: number; readonly rate: number },
@@ -28,38 +35,52 @@ export function settleRate(
 ): Account {
   const { evenPace } = rule.algorithm;
   const inWindow = hold.rate?.isHeld === true ? Math.floor(hold.rate.units / RATE_WINDOWS) : 0;
-  const even = Math.max(0, Math.min(used, inWindow - Math.floor(rate / RATE_WINDOWS)));
-  if (rates !== undefined) {
-    // Not at an even pace: units of regions would come back one by one, to those that ask often.
-    const unused = Math.max(0, even - cameBeyond(rates, rate, rateWindowMs(rule), nowMs));
-    return settle(rule, account, nowMs, hold.id, used - unused);
-  }
-  if (evenPace === undefined || even === 0) return settle(rule, account, nowMs, hold.id, used);
-  const { state, holds } = settle(rule, account, nowMs, hold.id, used - even);
-  return { state: evenPace.debit(rule.config, state, nowMs, even), holds };
+  const given = Math.max(0, inWindow - Math.floor(rate / RATE_WINDOWS));
+  const even = Math.min(used, given);
+  const known = rates && owedFor(rates, { used: even, rate }, rateWindowMs(rule), nowMs);
+  const back = Math.min(given, known ?? even);
+  const isFlat = evenPace === undefined || back === 0;
+  const { state, holds } = settle(rule, account, nowMs, hold.id, used - even + (isFlat ? back : 0));
+  return {
+    state: isFlat ? state : evenPace.debit(rule.config, state, nowMs, { units: back, perWindow: given }),
+    holds,
+  };
 }
 
-/** The most units that came faster than at `rate` in the last window. The object's clock may have been set back a little. */
-function cameBeyond(rates: readonly GivenRate[], rate: number, perMs: number, nowMs: number): number {
+/** What came in the last window faster than at `rate`, as far as it was used, and what left the log for it. */
+function owedFor(
+  rates: readonly GivenRate[],
+  { used, rate }: { readonly used: number; readonly rate: number },
+  perMs: number,
+  nowMs: number,
+): number {
   const fromMs = nowMs - perMs / RATE_WINDOWS;
-  const parts = rates.reduce((sum, { units, sinceMs }, index) => {
+  let [parts, owed] = [0, 0];
+  for (const [index, { units, sinceMs, moved }] of rates.entries()) {
+    // The object's clock may have been set back a little.
     const untilMs = rates[index + 1]?.sinceMs ?? nowMs + MAX_MARGIN_MS;
-    return sum + Math.max(0, units - rate) * Math.max(0, untilMs - Math.max(fromMs, sinceMs));
-  }, 0);
-  return Math.ceil(parts / perMs);
+    parts += Math.max(0, units - rate) * Math.max(0, untilMs - Math.max(fromMs, sinceMs));
+    if (untilMs > fromMs) owed += moved;
+  }
+  return Math.min(used, Math.ceil(parts / perMs)) + owed;
 }
 
 /** The rates with the present one. @param left what its holder has not given up of the ones before */
 export function withRate(
   rates: readonly GivenRate[],
-  { left, now: units }: { readonly left: number; readonly now: number },
+  { left, now: units, moved }: { readonly left: number; readonly now: number; readonly moved: number },
   nowMs: number,
 ): readonly GivenRate[] {
   const before = rates.map((rate) => ({ ...rate, units: Math.min(rate.units, left) }));
   const [first, second, ...others] = before;
-  if (before.at(-1)?.units === units) return before;
-  if (first === undefined || second === undefined || before.length < MAX_RATES)
-    return [...before, { units, sinceMs: nowMs }];
-  const oldest = { units: Math.max(first.units, second.units), sinceMs: first.sinceMs };
-  return [oldest, ...others, { units, sinceMs: nowMs }];
+  const last = before.at(-1);
+  if (last?.units === units && last.moved === 0 && moved === 0) return before;
+  const present = { units, sinceMs: nowMs, moved };
+  if (first === undefined || second === undefined || before.length < MAX_RATES) return [...before, present];
+  const oldest = {
+    units: Math.max(first.units, second.units),
+    sinceMs: first.sinceMs,
+    moved: first.moved + second.moved,
+  };
+  return [oldest, ...others, present];
 }

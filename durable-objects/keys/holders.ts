@@ -44,6 +44,8 @@ const MAX_WISHES_OF_CALLER = 4;
 const REMEMBERED_MS = 5_000;
 /** With fewer calls a second, one object costs less than ten, however many holders make them. */
 const MIN_CALLS = 50;
+/** Messages are counted over about so long. */
+const MESSAGES_MS = 150;
 /** So many that come at once fill the object: those behind them wait, and far more may come. */
 const RUSH_HOLDERS = 128;
 const RUSH_MS = 200;
@@ -64,8 +66,8 @@ export class Holders extends Map<string, KnownHolder> {
   readonly #firsts = new Map<string, number>();
   /** Those that were sent to their regions since these have been asked, and where that is. */
   readonly #sent = new Map<string, string | undefined>();
-  /** In the last second, those longer ago with less weight. */
-  #messages = 0;
+  /** Those longer ago count less. */
+  #messagesPerSecond = 0;
   #messageAtMs = -Infinity;
   #wasBehind = false;
 
@@ -101,6 +103,24 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
+  /** Whether some ask objects in regions. */
+  areInRegions(nowMs: number): boolean {
+    for (const { untilMs, count } of this.values()) if (untilMs > nowMs && count !== undefined) return true;
+    return false;
+  }
+
+  /**
+   * The units of a rule that calls need in a millisecond: as holders say, or at first as many as messages come.
+   * @param rate of the rule: a client may say anything, and counts as a few that have equal parts of it
+   */
+  demandOf(rule: string, rate: number, nowMs: number): number {
+    const most = (MAX_WISHES_OF_CALLER * rate) / this.size;
+    let demand = 0;
+    for (const { untilMs, rules } of this.values())
+      if (untilMs > nowMs) demand += Math.min(most, rules.get(rule)?.demand ?? 0);
+    return Math.max(demand, this.#messagesPerSecond / 1_000);
+  }
+
   /** A client of this isolate has asked for a decision alone. */
   noteFirst(isolate: string, nowMs: number): void {
     this.#firsts.delete(isolate);
@@ -127,10 +147,10 @@ export class Holders extends Map<string, KnownHolder> {
   /**
    * Whether there are so many, with so many calls, that they ask objects in their regions. While those have holders, half of
    * both is enough, and at first they need time to say how many they have, so that they do not come and go.
-   * @param mayRush whether many that come at once are enough
+   * @param areCutByWindow of a log or window: many that come at once are not enough
    */
-  areForRegions(most: number, mayRush: boolean, nowMs: number): boolean {
-    let [all, regional, calls, rushing] = [this.firstsAt(nowMs), 0, 0, 0];
+  areForRegions(most: number, areCutByWindow: boolean, nowMs: number): boolean {
+    let [all, regional, calls, rushing] = [0, 0, 0, 0];
     for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;
@@ -139,13 +159,17 @@ export class Holders extends Map<string, KnownHolder> {
       regional += count;
       calls += 1_000 * Math.max(...[...rules.values()].map(({ demand }) => demand));
     }
+    const firsts = this.firstsAt(nowMs);
+    // Otherwise its clients would count with their isolates, and all leave when they are half as many (leaving.ts).
+    all = areCutByWindow ? Math.max(all, firsts) : all + firsts;
     // Of isolates it is not known how many calls they have, but how many messages come.
-    this.#messages = this.#messages * Math.exp(Math.min(0, this.#messageAtMs - nowMs) / 1_000) + 1;
+    this.#messagesPerSecond *= Math.exp(Math.min(0, this.#messageAtMs - nowMs) / MESSAGES_MS);
+    this.#messagesPerSecond += 1_000 / MESSAGES_MS;
     this.#messageAtMs = nowMs;
     if (nowMs < this.#regionalUntilMs) return true;
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
-    const isRush = mayRush && rushing >= RUSH_HOLDERS;
-    if ((all < most && !isRush) || this.#messages < MIN_CALLS) return false;
+    const isRush = !areCutByWindow && rushing >= RUSH_HOLDERS;
+    if ((all < most && !isRush) || this.#messagesPerSecond < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
     this.#sent.clear();
     return true;

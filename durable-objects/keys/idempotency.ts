@@ -28,7 +28,7 @@ export interface Idempotent {
   readonly request: string;
 }
 
-export type RememberedAnswer = Decided | ClaimEnd;
+type RememberedAnswer = Decided | ClaimEnd;
 type ClaimEnd = "expired" | "cancelled";
 
 export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
@@ -49,12 +49,20 @@ export function endOfHold(id: string): Idempotent {
   return { idempotencyKey: id, request: END_OF_HOLD };
 }
 
-/** The digest at the end of a request of several checks (worker/calls/checks.ts): it tells a caller nothing. */
+/** At the end of a request of several checks (worker/calls/checks.ts): that of their groups, and a digest of each. */
+const GROUPS = / of groups \([0-9a-f]{16}\)$/;
 const DIGEST = / \([0-9a-f]{16}\)$/;
 
-/** The refusal of another request under the idempotency key of this one, as callers read it. */
+/** Whether it is the same call. Of the groups of several checks earlier builds store nothing, and say nothing. */
+function isSameRequest(request: string, stored: string): boolean {
+  return (
+    request === stored || request === stored.replace(GROUPS, "") || request.replace(GROUPS, "") === stored
+  );
+}
+
+/** The refusal of another request under the idempotency key of this one, as callers read it: digests tell them nothing. */
 export function conflictWith(request: string): Conflict {
-  return { conflict: { request: request.replace(DIGEST, "") } };
+  return { conflict: { request: request.replace(GROUPS, "").replace(DIGEST, "") } };
 }
 
 /** The answers of an object's calls with an idempotency key, and how its holds ended. */
@@ -141,7 +149,7 @@ export class KeyAnswers {
     const found =
       this.#stored(keyState, idempotencyKey, nowMs) ?? this.#shared(keyState, idempotencyKey, nowMs);
     if (found === undefined) return undefined;
-    return found.request === request ? rememberedIn(found.answer) : conflictWith(found.request);
+    return isSameRequest(request, found.request) ? rememberedIn(found.answer) : conflictWith(found.request);
   }
 
   #stored(keyState: KeyState, idempotencyKey: string, nowMs: number): StoredAnswer | undefined {
@@ -216,7 +224,7 @@ export function chargeOf(
 }
 
 /** A charge that may be given back, with the rules that the policy now has for the plan under which it was taken. */
-export interface StandingCharge {
+interface StandingCharge {
   readonly charge: Charge;
   readonly atMs: number;
   readonly rules: readonly Rule[];

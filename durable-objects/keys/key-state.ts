@@ -7,7 +7,7 @@ import {
   UNTOUCHED,
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
-import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
+import { type Account, capacityOf, heldUnder, type RuleAccount } from "../../core/accounts/hold.ts";
 import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
@@ -261,13 +261,11 @@ export class KeyState {
     this.#chosen = to;
     this.#take(storage, storage.read(this.key), nowMs, false);
     for (const ruleState of this.#ruleStates) {
-      const earlier = before.find(({ rule }) => rule.name === ruleState.rule.name);
-      if (earlier !== undefined && storedName(earlier.rule) === storedName(ruleState.rule))
-        ruleState.account = underRule(
-          ruleState.rule,
-          { state: ruleState.account.state, holds: earlier.account.holds },
-          nowMs,
-        );
+      const { rule, account } = ruleState;
+      const earlier = before.find((each) => each.rule.name === rule.name);
+      if (earlier === undefined || storedName(earlier.rule) !== storedName(rule)) continue;
+      const holds = heldUnder(earlier.account.holds, capacityOf(rule));
+      ruleState.account = underRule(rule, { state: account.state, holds }, nowMs);
     }
     for (const { id, expiresAtMs } of this.#ruleStates.flatMap(({ account }) => account.holds)) {
       const claim = this.#claims.get(id);

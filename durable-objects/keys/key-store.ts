@@ -224,7 +224,7 @@ const ALARM_SLACK_MS = 60_000;
 /** The longest time to an alarm, in milliseconds. One that comes early sets the next. */
 const MAX_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
-export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
+type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
 
 /** The object's clock and its alarm. */
 export class Timers {

@@ -6,7 +6,7 @@ import {
   settle,
   withoutTaking,
 } from "../../core/accounts/account.ts";
-import type { Account } from "../../core/accounts/hold.ts";
+import { type Account, capacityOf } from "../../core/accounts/hold.ts";
 import { randomId, andThen } from "../../core/clock.ts";
 import { type Cost, costOf, costText, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
@@ -24,7 +24,7 @@ import {
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { exactly } from "../keys/versions.ts";
-import type { Claim } from "../storage/records.ts";
+import { type Claim, USUAL_UNIT } from "../storage/records.ts";
 import {
   type Acquiring,
   MISSING,
@@ -35,7 +35,7 @@ import {
 } from "./operations.ts";
 import type { Shedders } from "./shedders.ts";
 import type { SlotOwner } from "./slots.ts";
-import { isProvisionallyBlocked, peekTurn, takeTurn, whenUncontended } from "./turns.ts";
+import { behindOlder, isProvisionallyBlocked, peekTurn, takeTurn, whenUncontended } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 export function claimIn(keyState: KeyState, kind: Claim["kind"], id: string): Claim | undefined {
@@ -123,9 +123,11 @@ export class Claims {
     });
   };
 
-  readonly settle = (keyState: KeyState, { id, used }: Params<"settle">, nowMs: number): Answer => {
+  readonly settle = (keyState: KeyState, { id, used, had = [] }: Params<"settle">, nowMs: number): Answer => {
     const claim = claimIn(keyState, "hold", id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
+    const { unitNames = [USUAL_UNIT] } = claim;
+    if (!had.every((unit) => unitNames.includes(unit))) return MISSING;
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
     const settledRules = keyState
       .seenBy(claim)
@@ -135,7 +137,7 @@ export class Claims {
     const remember = isRepeatable ? remembering(endOfHold(id), answer) : [];
     this.#store.commit(keyState, { accounts, end: [claim], remember }, nowMs);
     this.#queue.serve(keyState);
-    return answer;
+    return { ...answer, ...leaseBeside(keyState, claim.lease, nowMs) };
   };
 
   readonly cancel = (keyState: KeyState, { id }: Params<"cancel">, nowMs: number): Answer => {
@@ -178,13 +180,17 @@ export class Claims {
     const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, taking);
     const by = caller === undefined ? {} : { caller };
     const leased = newLease(keyState, accounts, cost, { ...lease, ttlMs: leaseTtlMs, ...by }, nowMs);
-    const rates = keyState.ruleStates.filter(({ rule }) => rule.lease === undefined);
+    const rates = ruleAccounts.filter(({ rule }) => rule.lease === undefined);
+    const unitNames = [...new Set(rates.map(({ rule }) => rule.unit))];
+    const isUsual = provisional !== undefined || unitNames.every((unit) => unit === USUAL_UNIT);
     const claim: Claim = {
       ...hold,
       kind: "hold",
       units: Object.fromEntries(rates.map(({ rule }) => [rule.name, costOf(rule, cost)])),
+      capacities: Object.fromEntries(rates.map(({ rule }) => [rule.name, capacityOf(rule)])),
       ttlMs,
       ...by,
+      ...(!isUsual && { unitNames }),
       ...(leased && { lease: leased.id }),
       ...(provisional && { isProvisional: true }),
       ...(idempotencyKey !== undefined && { idempotencyKey }),
@@ -206,16 +212,20 @@ export class Claims {
     if (!admitted && accounts !== undefined)
       this.#store.commit(keyState, { accounts, ...exactly(keyState, call) }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, call, nowMs);
-    return { rules, ...(isContended && { isContended }) };
+    const denied = behindOlder(this.#queue, keyState, call, nowMs, rules);
+    return { rules: denied, ...(isContended && { isContended }) };
   }
 
-  /** The earlier answer to the same call, with the remaining time of its hold. */
+  /** The earlier answer to the same call, if its lease has not ended, with the remaining time of both. */
   #earlierHold(keyState: KeyState, call: Params<"hold">, nowMs: number): Answer | undefined {
     const earlier = this.#store.answers.earlier(keyState, idempotentHold(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
+    const leased = leaseBeside(keyState, earlier.lease?.id, nowMs);
+    // Its lease has ended: the call is made anew, as an acquire.
+    if (earlier.lease !== undefined && leased.lease === undefined) return undefined;
     const claim = claimIn(keyState, "hold", earlier.hold.id);
-    if (claim === undefined) return earlier;
-    return { ...earlier, hold: { ...earlier.hold, expiresAfterMs: claim.expiresAtMs - nowMs } };
+    const held = claim && { hold: { ...earlier.hold, expiresAfterMs: claim.expiresAtMs - nowMs } };
+    return { ...earlier, ...leased, ...held };
   }
 
   readonly acquire: Operations["acquire"] = (keyState, call, nowMs) => {
@@ -305,12 +315,18 @@ export class Claims {
   #denyLease(keyState: KeyState, call: Acquiring, nowMs: number): Decided {
     const { rules, accounts } = decideTogether(keyState.seenBy(call), nowMs, call.cost);
     if (accounts !== undefined) this.#store.commit(keyState, { accounts, ...exactly(keyState, call) }, nowMs);
-    return { rules };
+    return { rules: behindOlder(this.#queue, keyState, call, nowMs, rules) };
   }
 }
 
 function leaseOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Lease {
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
+}
+
+/** The lease that came with a hold, if it lasts. */
+function leaseBeside(keyState: KeyState, id: string | undefined, nowMs: number): Pick<Decided, "lease"> {
+  const claim = claimIn(keyState, "lease", id ?? "");
+  return claim === undefined ? {} : { lease: leaseOf(claim, nowMs) };
 }
 
 /** The claim of a lease that `accounts` just admitted; `undefined`: the cost has no units to lease. */
@@ -361,11 +377,10 @@ function standing(
   const given = leaseOf(claim, nowMs);
   if (kind === "lease") return { ...rulesNow(keyState, nowMs), waitedMs: 0, lease: given };
   const { expiresAfterMs } = given;
-  const leased = claimIn(keyState, "lease", claim.lease ?? "");
   return {
     ...rulesNow(keyState, nowMs),
     hold: { id: claim.id, units: cost, expiresAfterMs },
-    ...(leased && { lease: leaseOf(leased, nowMs) }),
+    ...leaseBeside(keyState, claim.lease, nowMs),
   };
 }
 
@@ -373,9 +388,9 @@ function rulesNow(keyState: KeyState, nowMs: number): Decided {
   return { rules: withoutTaking(keyState.seenBy(), nowMs, 0), ...planOfKey(keyState) };
 }
 
-/** A rule's account after a settle. A unit missing in `used` counts as it was held. */
+/** A rule's account after a settle. A unit missing in `used` counts as it was held. Held slots were a rate's before. */
 function settled({ rule, account }: RuleState, claim: Claim, used: Cost, nowMs: number): Account {
-  if (rule.lease !== undefined) return account;
+  if (rule.lease !== undefined) return settle(rule, account, nowMs, claim.id, 0);
   const held = Object.hasOwn(claim.units, rule.name) ? (claim.units[rule.name] ?? 0) : 0;
   const units = typeof used === "object" && !Object.hasOwn(used, rule.unit) ? held : costOf(rule, used);
   if (held > 0) return settle(rule, account, nowMs, claim.id, units);

@@ -5,7 +5,7 @@ import {
   refund,
   withoutTaking,
 } from "../../core/accounts/account.ts";
-import type { Account } from "../../core/accounts/hold.ts";
+import { type Account, capacityOf, heldUnder } from "../../core/accounts/hold.ts";
 import { andThen, jitterAt, randomId } from "../../core/clock.ts";
 import {
   type Cost,
@@ -42,6 +42,7 @@ import {
   cacheableForMs,
   isProvisionallyBlocked,
   kindMismatch,
+  behindOlder,
   peekTurn,
   takeTurn,
   whenUncontended,
@@ -158,7 +159,8 @@ export class Limits {
 
   #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
     const { cost } = call;
-    const { admitted, accounts, rules } = decided;
+    const { admitted, accounts } = decided;
+    const rules = admitted ? decided.rules : behindOlder(this.#queue, keyState, call, atMs, decided.rules);
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(call), atMs, cost) };
@@ -316,7 +318,7 @@ function debited(rule: Rule, { state, holds }: Account, nowMs: number, units: nu
   const { algorithm, config } = rule;
   const most = algorithm.maxDebit?.(config, state, nowMs) ?? Infinity;
   if (units > most) return { most: algorithm.maxDebit?.(config, undefined, nowMs) ?? most };
-  return { state: algorithm.debit(config, state, nowMs, units), holds };
+  return { state: algorithm.debit(config, state, nowMs, units), holds: heldUnder(holds, capacityOf(rule)) };
 }
 
 /**

@@ -8,7 +8,7 @@ import {
   unstoredOf,
   decideTogether,
 } from "../../core/accounts/account.ts";
-import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
+import { capacityOf, heldUnits, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
@@ -25,7 +25,7 @@ import { hasRegions, leaving } from "../keys/leaving.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
 import { credited, heldFor, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
-import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
+import { behindOlder, cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 export interface ReservationOptions {
@@ -66,7 +66,8 @@ export class Reservations {
     const noted = noteMessage(keyState, call, nowMs);
     // A later message came first. The caller is answered, and nothing is reserved.
     if (noted === undefined) return this.#limit(keyState, alone(call), nowMs);
-    const { admitted, accounts = [], rules: decisions } = decideTogether(noted.rules, nowMs, cost);
+    const { admitted, accounts = [], rules: decided } = decideTogether(noted.rules, nowMs, cost);
+    const decisions = admitted ? decided : behindOlder(this.#queue, keyState, call, nowMs, decided);
     if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
       this.#commit(keyState, noted, nowMs);
       return this.#limit(keyState, alone(call), nowMs);
@@ -168,10 +169,12 @@ export class Reservations {
       const before = credited(rule, isPart ? broughtTo(rule, without, nowMs) : without, nowMs, back);
       const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
       const { group } = noted.holder;
-      const of = group !== undefined && { group };
+      const ofKept = kept > 0 ? heldUnits(account.holds).capacity : 0;
+      const of = { capacity: Math.max(ofKept, capacityOf(rule)), ...(group !== undefined && { group }) };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks, ...of };
       const after = held === 0 ? without : place(before, holding);
-      const rates = report.rates && withRate(report.rates, { left: report.rate, now: perWindow }, nowMs);
+      const change = { left: report.rate, now: perWindow, moved: moved[index] ?? 0 };
+      const rates = report.rates && withRate(report.rates, change, nowMs);
       return { ...report, mayHave: report.mayHave + got, rates, account: after };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };

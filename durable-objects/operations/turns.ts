@@ -70,7 +70,8 @@ export function takeTurn(
       : (leastWaitMs(keyState.seenBy(call), planned(keyState, call, waiters), cost, nowMs) ?? Infinity);
   const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
     const ahead = queue.aheadOf(keyState, call, atMs);
-    const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
+    const answer =
+      ahead.length === 0 ? answers.deny(atMs) : { rules: behind(queue, keyState, call, atMs, ahead) };
     return { ...answer, ...waitedAt(atMs), ...(reason && { reason }) };
   };
   if (minMs > waitMs) return deny(nowMs);
@@ -104,16 +105,66 @@ export function takeTurn(
 export function peekTurn(queue: WaitQueue, keyState: KeyState, call: RequestedUnits, nowMs: number) {
   const waiters = queue.aheadOf(keyState, call, nowMs);
   return waiters.length === 0
-    ? withoutTaking(keyState.seenBy(call), nowMs, call.cost)
-    : behind(keyState, call, nowMs, waiters);
+    ? behindOlder(queue, keyState, call, nowMs, withoutTaking(keyState.seenBy(call), nowMs, call.cost))
+    : behind(queue, keyState, call, nowMs, waiters);
+}
+
+/** The denials of a call that nobody is ahead of now, as `retryMs` has their waits. */
+export function behindOlder(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: RequestedUnits,
+  nowMs: number,
+  rules: readonly RuleDecision[],
+): readonly RuleDecision[] {
+  if (queue.waitersOf(keyState).length === 0) return rules;
+  const deniedMs = rules.map(({ success, retryAfterMs }) => (success ? 0 : (retryAfterMs ?? Infinity)));
+  const soonestMs = Math.max(...deniedMs);
+  if (soonestMs === 0 || soonestMs === Infinity) return rules;
+  const retryAfterMs = retryMs(queue, keyState, call, nowMs, { ahead: [], waitMs: soonestMs });
+  return retryAfterMs === soonestMs
+    ? rules
+    : rules.map((rule) => (rule.success ? rule : { ...rule, retryAfterMs }));
+}
+
+/** So often the waiters that age past a call are sought. Then all that may age so count. */
+const MAX_SEARCHES = 8;
+
+/**
+ * When a call passes if it comes again then. Calls that wait have aged meanwhile: it may come behind some that it would
+ * pass now, and its wait behind these may be so long that more have aged.
+ */
+function retryMs(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: RequestedUnits,
+  nowMs: number,
+  first: { readonly ahead: readonly QueuedCost[]; readonly waitMs: number | null },
+): number | null {
+  let { ahead, waitMs } = first;
+  for (let searches = 1; waitMs !== null; searches += 1) {
+    const againMs = searches < MAX_SEARCHES ? nowMs + waitMs : Infinity;
+    const older = queue.aheadOf(keyState, call, nowMs, againMs);
+    if (older.length === ahead.length) break;
+    ahead = older;
+    waitMs = waitBehindMs(keyState.seenBy(call), planned(keyState, call, ahead), call.cost, nowMs);
+  }
+  return waitMs;
 }
 
 /** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
-function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters: readonly QueuedCost[]) {
+function behind(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: RequestedUnits,
+  nowMs: number,
+  waiters: readonly QueuedCost[],
+) {
   const { cost } = call;
   const { policy } = keyState;
   const ruleStates = keyState.seenBy(call);
-  const retryAfterMs = waitBehindMs(ruleStates, planned(keyState, call, waiters), cost, nowMs);
+  const waitMs = waitBehindMs(ruleStates, planned(keyState, call, waiters), cost, nowMs);
+  const retryAfterMs = retryMs(queue, keyState, call, nowMs, { ahead: waiters, waitMs });
   return withoutTaking(ruleStates, nowMs, cost).map((decision, index): RuleDecision => {
     const { rule, account } = ruleStates[index] ?? {};
     const isQueued = rule !== undefined && (policy.lease === undefined || rule.lease !== undefined);

@@ -93,11 +93,15 @@ export class WaitQueue {
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
   }
 
-  /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
+  /**
+   * The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased.
+   * @param sinceMs when the call comes
+   */
   aheadOf(
     keyState: KeyState,
     { priority, group, namedBy, inForce, cost }: Pick<Waiter, "cost"> & SeenBy,
     nowMs: number,
+    sinceMs = nowMs,
   ): readonly Waiter[] {
     const { policy } = keyState;
     const waiters = this.waitersOf(keyState);
@@ -106,7 +110,7 @@ export class WaitQueue {
     const shared = group === undefined && found?.isRate !== true ? undefined : found;
     const own = shared === undefined ? waiters : waiters.filter((waiter) => waiter.group === group);
     const isNobodys = policy.lease === undefined && own.every(({ isBrief }) => isBrief === true);
-    const ahead = isNobodys ? NOBODY : aheadOf(policy, own, { priority, sinceMs: nowMs });
+    const ahead = isNobodys ? NOBODY : aheadOf(policy, own, { priority, sinceMs });
     if (shared === undefined) return ahead;
     const { rates, slots } = this.#lineOf(keyState);
     const before = (shared.isRate ? rates : slots).before(

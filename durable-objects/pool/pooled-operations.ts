@@ -141,9 +141,11 @@ export class PooledOperations implements Operations {
     return this.#decide(keyState, { op: "hold", cost, id, ttlMs, ...request }, names);
   }
 
-  async settle(keyState: KeyState, { id, used }: Params<"settle">): Promise<Answer> {
+  async settle(keyState: KeyState, { id, used, had }: Params<"settle">): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    if (own !== undefined) return this.#host.local.settle(own, { id, used }, nowMs);
+    if (own !== undefined) return this.#host.local.settle(own, { id, used, ...(had && { had }) }, nowMs);
+    // The pool does not know with which units a hold was taken.
+    if (had !== undefined) return MISSING;
     const units = keyState.ruleStates.map(({ rule }) => {
       const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
       return isLeftOut ? AS_HELD : costOf(rule, used);

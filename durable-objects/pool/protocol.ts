@@ -8,7 +8,7 @@
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Decided, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-import { describe } from "../../core/validation.ts";
+import { describe } from "../../core/violations.ts";
 
 export interface Pool {
   /** `keys`: all that the call may touch. @throws without a valid answer in time; it may still be executed */
@@ -46,6 +46,8 @@ export interface PoolCall {
   readonly plan?: string;
   /** With `isNamed`: the rules of each plan, since the charge may be of another one. */
   readonly plans?: Readonly<Record<string, readonly PoolRule[]>>;
+  /** The mark of the caller's last answer; 0: none yet. Present: the answer has one. */
+  readonly seen?: PoolWrites & Pick<HolderMessage, "mostHeldMs">;
   /** Present: the caller is a holder, and this is its message. */
   readonly holding?: HolderMessage;
 }
@@ -107,6 +109,12 @@ export interface PoolMark {
   readonly wholeMs?: number;
 }
 
+/** The server's memory of its writes: the last one, and when everything will be whole. Sent back unchanged. */
+export interface PoolWrites {
+  readonly atMs: number;
+  readonly wholeMs: number;
+}
+
 /** The script's parameters for grants. `POOL_SIZING` (share.ts) has their values. */
 export interface PoolSizing {
   /** The largest part of a capacity that one holder may have. */
@@ -137,6 +145,8 @@ export interface PoolAnswer {
   /** With `round`: the denial is stored. */
   readonly deniedIn?: Decided["deniedIn"];
   readonly granted?: PoolGrant;
+  /** With `seen`. */
+  readonly mark?: PoolWrites;
   /** With `granted`, the denial of a cost of 1, if it would be denied. */
   readonly next?: readonly RuleDecision[];
   readonly report?: Pick<Peeked, "outstanding" | "holds" | "leases" | "reclaimed" | "queueLength">;

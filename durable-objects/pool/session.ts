@@ -63,7 +63,7 @@ export class PoolSession {
    */
   async send<Result>(
     keyState: KeyState,
-    params: Omit<PoolCall, "rules" | "holding"> & Partial<Pick<PoolCall, "rules">>,
+    params: Omit<PoolCall, "rules" | "seen" | "holding"> & Partial<Pick<PoolCall, "rules">>,
     request: ShareRequest | undefined,
     onAnswer: (answer: PoolAnswer, nowMs: number) => Result,
     names: readonly string[] = [],
@@ -71,7 +71,7 @@ export class PoolSession {
     const { policy } = keyState;
     const share = this.shareOf(keyState);
     const nowMs = this.toNow(keyState);
-    const call = { rules: pooledRules(policy), ...params };
+    const call = { rules: pooledRules(policy), ...params, seen: share.seenWrites };
     const isFree = request !== undefined && share.messageAt(nowMs) === undefined;
     // The pool adds a cost of slots to a holder's units. Only the holder's message can return them.
     const isForSlots =
@@ -84,6 +84,7 @@ export class PoolSession {
       const atMs = this.toNow(keyState);
       // Other rules are in force since, and the region has begun anew: what was granted expires.
       if (this.shareOf(keyState) !== share) throw new PoolFailure("the policy has other rules now");
+      share.noteWrites(answer.mark, call.op === "peek");
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
       // All that it had may have been used while the message was under way.

@@ -1,12 +1,7 @@
 /** A region's share of a pool, as an algorithm: it decides with the region's units. */
 import { outstandingOf } from "../../core/accounts/account.ts";
-import {
-  type Algorithm,
-  type AnyAlgorithm,
-  type LeaseTerms,
-  type Leasing,
-  replay,
-} from "../../core/algorithms/algorithm.ts";
+import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
+import { replay } from "../../core/algorithms/forecast.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
 import { maxUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";

@@ -4,7 +4,7 @@ import type { Cost, PolicyView } from "../../core/policies/policy.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
 import { FLOOD_MS, heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
+import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing, PoolWrites } from "./protocol.ts";
 import {
   addUnits,
   freeUnits,
@@ -51,6 +51,7 @@ export class Share extends Holder<ShareCall> {
   #hasBegun = false;
   #isFresh = true;
   #seen: PoolMark | undefined;
+  #writes: PoolWrites = { atMs: 0, wholeMs: 0 };
   /** When slots were last requested or leased. */
   #busyAtMs = -Infinity;
   #failedAtMs = -Infinity;
@@ -99,6 +100,18 @@ export class Share extends Holder<ShareCall> {
   override note(cost: Cost, nowMs: number): void {
     this.#identify();
     super.note(cost, nowMs);
+  }
+
+  /** The last known writes of the pool, for its next call: a pool without them has lost some. */
+  get seenWrites(): NonNullable<PoolCall["seen"]> {
+    return { ...this.#writes, mostHeldMs: slotMs(this.#keyState.policy.lease?.maxTtlMs ?? 0) };
+  }
+
+  /** Notes an answer's mark. The key stays in memory for it, unless the call was a peek. */
+  noteWrites(mark: PoolAnswer["mark"], isPeek: boolean): void {
+    if (mark === undefined || mark.atMs === 0) return;
+    this.#writes = mark;
+    if (!isPeek) this.#identify();
   }
 
   /** Notes the leased units after a grant. */
@@ -158,7 +171,7 @@ export class Share extends Holder<ShareCall> {
       wanted: wanted.units,
       isShort: wanted.isShort,
       ...lifetimesOf(this.#keyState, wanted.ttlMs, request.leaseTtlMs ?? 0, nowMs),
-      mostHeldMs: slotMs(policy.lease?.maxTtlMs ?? 0),
+      mostHeldMs: this.seenWrites.mostHeldMs,
       leases: [...claims.values()].filter(({ kind }) => kind === "lease").length,
       queueLength: request.queueLength ?? 0,
     };

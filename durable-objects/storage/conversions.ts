@@ -17,9 +17,7 @@
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
 import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
-import { type Claim, type DueKey, type StoredAccount, storedName } from "./records.ts";
-
-const USUAL_UNIT = "requests";
+import { type Claim, type DueKey, type StoredAccount, storedName, USUAL_UNIT } from "./records.ts";
 
 /** The record from which a rule continues if it cannot read its own; `undefined`: none. */
 export function converted(

@@ -1,10 +1,13 @@
 /** The stored parts of a key, as JSON or columns: never rename a field. */
-import { presumableOf, spendableUntilMs } from "../../core/accounts/account.ts";
-import type { Account, Hold } from "../../core/accounts/hold.ts";
+import { presumableOf } from "../../core/accounts/account.ts";
+import { type Account, type Hold, spendableUntilMs } from "../../core/accounts/hold.ts";
 import { afterLow, NOTHING_NOTICED, type Noticed, useOf } from "../../core/accounts/notices.ts";
 import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
+
+/** The unit of records and claims that name none. */
+export const USUAL_UNIT = "requests";
 
 export interface StoredAccount {
   readonly algorithm: string;
@@ -85,7 +88,7 @@ export function record(
     algorithm: storedName(rule),
     ahead: units,
     ...(units > 0 && { ttlMs, presumed: presumedIn(account, nowMs) }),
-    ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
+    ...(rule.lease === undefined && rule.unit !== USUAL_UNIT && { unit: rule.unit }),
     ...(!isShare && by !== undefined && { by }),
   };
   if (state === undefined) return { stored: header };
@@ -122,6 +125,8 @@ export interface Claim {
   readonly kind: "hold" | "lease";
   /** By rule name. A hold has units of rates only, a lease of concurrency rules only. */
   readonly units: Readonly<Record<string, number>>;
+  /** Of a hold, by rule name: the capacity of the quota when it was taken. Absent: unknown. */
+  readonly capacities?: Readonly<Record<string, number>>;
   /** The requested duration, in milliseconds, and the default of renewals. */
   readonly ttlMs: number;
   readonly expiresAtMs: number;
@@ -145,6 +150,8 @@ export interface Claim {
   readonly link?: string;
   /** Of a hold: its call on several keys settles or cancels it within moments. */
   readonly isProvisional?: boolean;
+  /** Of a hold: the units of its rules. Absent: requests, or an earlier version took it. */
+  readonly unitNames?: readonly string[];
   /** Of a hold: the id of the lease taken with it, and the idempotency key of its call. */
   readonly lease?: string;
   readonly idempotencyKey?: string;
@@ -157,11 +164,13 @@ export function withClaims(rule: string, restored: Account, claims: ReadonlyMap<
   const leasesOfProvisional = new Set<string>();
   for (const { lease, isProvisional } of claims.values())
     if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
-  for (const { id, units: byRule, expiresAtMs, isProvisional, group } of claims.values()) {
+  for (const { id, units: byRule, expiresAtMs, isProvisional, group, capacities } of claims.values()) {
     const units = Object.hasOwn(byRule, rule) ? (byRule[rule] ?? 0) : 0;
     if (units === 0) continue;
     const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
-    holds.push({ id, units, expiresAtMs, isStored: true, ...mark, ...(group !== undefined && { group }) });
+    const capacity = capacities !== undefined && Object.hasOwn(capacities, rule) && capacities[rule];
+    const of = { ...(capacity && { capacity }), ...(group !== undefined && { group }) };
+    holds.push({ id, units, expiresAtMs, isStored: true, ...mark, ...of });
   }
   if (holds.length === restored.holds.length) return restored;
   return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };

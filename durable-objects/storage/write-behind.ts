@@ -22,8 +22,8 @@
  *
  * These functions are pure: time is an argument.
  */
-import { place, presumableOf, spendableUntilMs, UNTOUCHED } from "../../core/accounts/account.ts";
-import type { Account } from "../../core/accounts/hold.ts";
+import { place, presumableOf, UNTOUCHED } from "../../core/accounts/account.ts";
+import { type Account, spendableUntilMs } from "../../core/accounts/hold.ts";
 import type { Segment } from "../../core/algorithms/algorithm.ts";
 import { randomFraction } from "../../core/clock.ts";
 import type { Rule, Policy, PolicyLookup } from "../../core/policies/policy.ts";
@@ -77,7 +77,7 @@ export function covers(
   return rule.algorithm.covers(rule.config, known, ahead, account.state, presumableOf(account, nowMs), nowMs);
 }
 
-export interface CrashAllowance {
+interface CrashAllowance {
   readonly memory: number;
   readonly startMs: number;
   readonly untilMs: number;

@@ -1,6 +1,7 @@
 /** Limits as middleware of Express, Connect, and other callers of Node's `(req, res, next)`. */
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import type { Caller } from "../callers.ts";
 import { leased, type LeaseOptions } from "../leased.ts";
 import { inBackgroundOf, requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
 import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-limited.ts";
@@ -48,7 +49,13 @@ export function rateLimit<Req extends object = NodeRequest, Res extends NodeResp
   requireRateLimitOptions(options);
   return (req, res, next) =>
     passOn(next, async () => {
-      const verdict = await rateLimited(req, options, [req, res], inBackgroundOf(undefined));
+      const verdict = await rateLimited(
+        req,
+        options,
+        [req, res],
+        inBackgroundOf(undefined),
+        new NodeCaller(res),
+      );
       return await passes(req, res, options, verdict);
     });
 }
@@ -60,9 +67,29 @@ export function concurrency<Req extends object = NodeRequest, Res extends NodeRe
   requireLeaseOptions(options);
   return (req, res, next) =>
     passOn(next, async () => {
-      const verdict = await leased(req, options, [req, res], inBackgroundOf(undefined));
+      const verdict = await leased(req, options, [req, res], inBackgroundOf(undefined), new NodeCaller(res));
       return await passes(req, res, options, verdict);
     });
+}
+
+/** The caller of a request: it has left when its connection closes before the answer has been sent. */
+class NodeCaller implements Caller {
+  readonly #res: NodeResponse;
+
+  constructor(res: NodeResponse) {
+    this.#res = res;
+  }
+
+  get signal(): AbortSignal {
+    const res = this.#res;
+    const left = new AbortController();
+    const leave = () => {
+      if (!res.writableFinished) left.abort();
+    };
+    if (res.destroyed) leave();
+    else res.once("close", leave);
+    return left.signal;
+  }
 }
 
 /** Calls the next handler, or the error handler if the decision fails. Errors of `next` are its own. */
@@ -84,11 +111,11 @@ async function passes<Req extends object, Res extends NodeResponse>(
   { refusal, decisions, denial, end }: Verdict,
 ): Promise<boolean> {
   if (refusal !== undefined) {
-    send(refusal, res);
+    // A caller that left gets no answer.
+    if (!res.destroyed) send(refusal, res);
     return false;
   }
   if (decisions === undefined) return true;
-  // A caller that left while it waited for a lease gets no answer.
   if (end !== undefined && res.destroyed) {
     end("aborted");
     return false;

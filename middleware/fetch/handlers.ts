@@ -53,7 +53,7 @@ export function withRateLimit<Args extends HandlerArgs>(
       handler,
       args,
       options,
-      await rateLimited<Args>(args[0], options, args, inBackgroundOf(args[2])),
+      await rateLimited<Args>(args[0], options, args, inBackgroundOf(args[2]), args[0]),
     );
 }
 
@@ -78,7 +78,12 @@ export function withConcurrency<Args extends HandlerArgs>(
 ): Limited<Args> {
   requireLeaseOptions(options);
   return async (...args) =>
-    await answer(handler, args, options, await leased<Args>(args[0], options, args, inBackgroundOf(args[2])));
+    await answer(
+      handler,
+      args,
+      options,
+      await leased<Args>(args[0], options, args, inBackgroundOf(args[2]), args[0]),
+    );
 }
 
 async function answer<Args extends HandlerArgs>(

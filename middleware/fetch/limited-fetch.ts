@@ -5,6 +5,7 @@
 import type { CallFields, Limiter, LimitRequest } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import { sleep } from "../callers.ts";
 import { type Given, type GivenFields, requireFetchOptions, valuesOf } from "../options.ts";
 import { pause, pausedForMs, pauseOf } from "./pauses.ts";
 
@@ -109,7 +110,7 @@ class Turn {
     do {
       for (let leftMs = this.#pauseMs(); leftMs > 0; leftMs = this.#pauseMs()) {
         if (this.isTooLate(leftMs)) throw new FetchLimitedError("the server asked for a pause", leftMs);
-        await this.#sleep(leftMs);
+        await sleep(this.#time, leftMs, this.#signal);
       }
       await this.#take();
     } while (this.#pauseMs() > 0);
@@ -135,25 +136,7 @@ class Turn {
     });
     const { success, reason, retryAfterMs = null, delayMs = 0 } = decision;
     if (!success) throw new FetchLimitedError(`the limiter said ${reason}`, retryAfterMs, { decision });
-    await this.#sleep(delayMs);
-  }
-
-  /** @throws the signal's reason as soon as it is aborted */
-  async #sleep(ms: number): Promise<void> {
-    const signal = this.#signal;
-    signal?.throwIfAborted();
-    if (ms <= 0) return;
-    await new Promise<void>((resolve, reject) => {
-      const leave = () => {
-        cancel();
-        reject(signal?.reason as Error);
-      };
-      const cancel = this.#time.after(ms, () => {
-        signal?.removeEventListener("abort", leave);
-        resolve();
-      });
-      signal?.addEventListener("abort", leave, { once: true });
-    });
+    await sleep(this.#time, delayMs, signal);
   }
 }
 

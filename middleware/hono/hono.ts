@@ -34,7 +34,7 @@ export type ConcurrencyOptions<E extends Env> = LeaseOptions<[c: Context<Limited
 export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): MiddlewareHandler<Limited<E>> {
   requireRateLimitOptions(options);
   return async function rateLimitOfWeir(c, next) {
-    const verdict = await rateLimited(c, options, [c], inBackgroundOf(contextOf(c)));
+    const verdict = await rateLimited(c, options, [c], inBackgroundOf(contextOf(c)), c.req.raw);
     return await answer(c, next, options, verdict);
   };
 }
@@ -45,7 +45,7 @@ export function concurrency<E extends Env = Env>(
 ): MiddlewareHandler<Limited<E>> {
   requireLeaseOptions(options);
   return async function concurrencyOfWeir(c, next) {
-    const verdict = await leased(c, options, [c], inBackgroundOf(contextOf(c)));
+    const verdict = await leased(c, options, [c], inBackgroundOf(contextOf(c)), c.req.raw);
     return await answer(c, next, options, verdict);
   };
 }

@@ -2,6 +2,7 @@
  * A `fetch` for providers that speak as OpenAI or Anthropic do, within budgets. It is the `fetch` option of their clients.
  */
 import { SYSTEM_TIME } from "../../core/clock.ts";
+import { clip, violation } from "../../core/violations.ts";
 import { endedStream } from "../ended-stream.ts";
 import type { Fetch } from "../fetch/limited-fetch.ts";
 import { pause, pausedForMs } from "../fetch/pauses.ts";
@@ -26,6 +27,11 @@ import { Meter } from "./usage.ts";
 export interface BudgetFetchOptions extends BudgetOptions {
   /** Absent: the runtime's own. */
   readonly fetch?: Fetch;
+  /**
+   * Whether a POST passes whose use is not known by its path, such as one for speech: no budget counts it then. Absent:
+   * it is answered with 400.
+   */
+  readonly unbudgeted?: (url: URL) => boolean;
 }
 
 /**
@@ -33,15 +39,21 @@ export interface BudgetFetchOptions extends BudgetOptions {
  * its budgets do not admit is not sent: it is answered with 429, in the form that the providers' clients understand.
  */
 export function budgetFetch(options: BudgetFetchOptions): Fetch {
-  requireBudgetOptions(options, ["fetch"]);
-  const { limiter, time = SYSTEM_TIME } = options;
+  requireBudgetOptions(options, ["fetch", "unbudgeted"]);
+  const { limiter, unbudgeted, time = SYSTEM_TIME } = options;
+  if (unbudgeted !== undefined && typeof unbudgeted !== "function")
+    throw new TypeError(violation(["unbudgeted"], unbudgeted, "a function of the URL"));
   return async (input, init) => {
     const send = options.fetch ?? fetch;
     const request = typeof input === "object" && "method" in input ? input : undefined;
     const url = new URL(typeof input === "string" ? input : "url" in input ? input.url : input.href);
     const isPost = (init?.method ?? request?.method ?? "GET").toUpperCase() === "POST";
-    const dialect = isPost ? dialectOf(url.pathname) : undefined;
-    if (dialect === undefined) return await send(input, init);
+    const dialect = isPost ? dialectOf(url.pathname) : "without-tokens";
+    // A promise is not an answer: it would let everything pass.
+    const isUnbudgeted = dialect === undefined && unbudgeted?.(url) === true;
+    if (isUnbudgeted || dialect === "without-tokens") return await send(input, init);
+    if (dialect === undefined) return refused(unknownUse(url));
+    const signal = init?.signal === undefined ? request?.signal : init.signal;
     const headers = new Headers(init?.headers ?? request?.headers);
     const asked = readRequest(dialect, await bodyOf(request, init), headers, options);
     if (typeof asked === "string") return refused({ status: 400, detail: asked, retryAfterMs: null });
@@ -51,7 +63,7 @@ export function budgetFetch(options: BudgetFetchOptions): Fetch {
       const detail = `the provider asked for a pause: it ends in ${pausedMs} ms`;
       return refused({ status: 429, detail, retryAfterMs: pausedMs });
     }
-    const charged = await charge(options, asked);
+    const charged = await charge(options, asked, signal);
     if (!(charged instanceof Charge)) return refused(charged);
     const answer = new Answer(charged, asked, dialect, options);
     // The text that is sent is longer than the caller's.
@@ -67,6 +79,12 @@ export function budgetFetch(options: BudgetFetchOptions): Fetch {
       throw error;
     }
   };
+}
+
+function unknownUse({ pathname }: URL): Refusal {
+  const detail = `POST ${clip(pathname)} was not sent: what it uses is not known, so no budget can count it. \
+The option unbudgeted of budgetFetch lets it pass`;
+  return { status: 400, detail, retryAfterMs: null };
 }
 
 /** The body's text. That of a `Request` can still be read afterwards. */
@@ -127,7 +145,8 @@ class Answer {
   /** The response, whose charge ends with its body. */
   of(response: Response): Response {
     if (!response.ok || response.body === null) {
-      if (response.ok) this.#charge.settleInFull();
+      // Without a body there is no output.
+      if (response.ok) this.end("complete");
       else this.#charge.cancel();
       return response;
     }

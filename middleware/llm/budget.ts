@@ -139,6 +139,9 @@ export interface Refusal {
   readonly retryAfterMs: number | null | undefined;
 }
 
+/** A signal of whoever makes a request. */
+export type CallerSignal = { throwIfAborted(): void } | null | undefined;
+
 /** A longer wait, in milliseconds, is not one that a client should sleep through. */
 const MAX_RETRY_MS = 60_000;
 
@@ -147,8 +150,15 @@ export function isSoon(retryAfterMs: Refusal["retryAfterMs"]): boolean {
   return retryAfterMs === undefined || (retryAfterMs !== null && retryAfterMs <= MAX_RETRY_MS);
 }
 
-/** Holds the estimate of a request in each of its budgets, or in none. @throws LimiterError if the limiter rejects a call */
-export async function charge(options: BudgetOptions, request: ModelRequest): Promise<Charge | Refusal> {
+/**
+ * Holds the estimate of a request in each of its budgets, or in none. A caller that has left by then holds nothing.
+ * @throws LimiterError if the limiter rejects a call, or the signal's reason
+ */
+export async function charge(
+  options: BudgetOptions,
+  request: ModelRequest,
+  signal: CallerSignal,
+): Promise<Charge | Refusal> {
   const budgets = await valueOf(options.budgets, [request]);
   if (typeof options.budgets === "function") requireBudgets(budgets, options);
   const isPriced = budgets.some(({ units = [] }) => units.includes("cost"));
@@ -160,11 +170,13 @@ export async function charge(options: BudgetOptions, request: ModelRequest): Pro
   const result = new Charge(options, price, held);
   try {
     for (const budget of budgets) {
+      signal?.throwIfAborted();
       const refusal = await hold(options, budget, unitsOf(budget, estimate), held);
       if (refusal === undefined) continue;
       result.cancel();
       return refusal;
     }
+    signal?.throwIfAborted();
   } catch (error) {
     result.cancel();
     throw error;

@@ -5,7 +5,7 @@ import { type ReportedUsage, tokensIn } from "./usage.ts";
 export type Json = Readonly<Record<string, unknown>>;
 
 export interface Dialect {
-  /** The end of a request's path. */
+  /** The end of a request's path, in lower case. */
   readonly path: RegExp;
   /** Fields that bound the output, the first of which is written where a request has none. Empty: there is no output. */
   readonly outputFields: readonly string[];
@@ -62,7 +62,7 @@ const RESPONSES: Dialect = {
 };
 
 const MESSAGES: Dialect = {
-  path: /\/v1\/messages$/,
+  path: /\/messages$/,
   outputFields: ["max_tokens"],
   usageIn(answer) {
     // The first event has the input, and of the output only its beginning.
@@ -78,13 +78,37 @@ const MESSAGES: Dialect = {
     }),
 };
 
-/** The dialect of a path; `undefined`: such a request uses no tokens, or none that are known here. */
-export function dialectOf(path: string): Dialect | undefined {
-  return [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES].find((each) => each.path.test(path));
+const NAME = "[\\w.-]+";
+/** The ends of paths to which a POST uses no tokens, or, for images and batches, none that are counted. */
+const WITHOUT_TOKENS = [
+  "files",
+  `uploads(/${NAME}/(parts|complete|cancel))?`,
+  "images/(generations|edits|variations)",
+  `batches(/${NAME}/cancel)?`,
+  "moderations",
+  "messages/count_tokens",
+  "responses/input_tokens",
+  `responses/${NAME}/cancel`,
+  `threads(/${NAME}/messages)?`,
+  `conversations(/${NAME}/items)?`,
+];
+/** A whole path, without what servers read in different ways, such as `;` or `%2F`: it may be another one there. */
+const PATH_WITHOUT_TOKENS = new RegExp(`^(/+${NAME})*/+(${WITHOUT_TOKENS.join("|")})/*$`, "i");
+
+/** How a POST to a path says what it uses; `"without-tokens"`: it uses none; `undefined`: unknown. */
+export function dialectOf(path: string): Dialect | "without-tokens" | undefined {
+  if (PATH_WITHOUT_TOKENS.test(path)) return "without-tokens";
+  // Servers ignore parameters, the case of letters and empty segments, or refuse them: then nothing is charged.
+  const plain = path
+    .toLowerCase()
+    .replace(/;[^/]*/g, "")
+    .replace(/\/+/g, "/")
+    .replace(/\/$/, "");
+  return [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES].find((each) => each.path.test(plain));
 }
 
 /** A request whose output is bounded. */
-export interface BoundedRequest {
+interface BoundedRequest {
   readonly model: string;
   /** The most tokens of output. */
   readonly output: number;
@@ -119,7 +143,13 @@ export function boundedRequest(
   const added = given.length === 0 && first !== undefined ? { [first]: maxOutputTokens } : {};
   const most = Math.max(0, ...given.map((field) => Number(body[field])), ...Object.values(added));
   const bounded = { ...body, ...added };
-  return { model, output: answers * most, body: dialect.prepare?.(bounded) ?? bounded };
+  return { model, output: promptsIn(body) * answers * most, body: dialect.prepare?.(bounded) ?? bounded };
+}
+
+/** How many prompts a legacy completion has, each of which is answered. A list of numbers is one prompt, in tokens. */
+function promptsIn({ prompt }: Json): number {
+  const isList = Array.isArray(prompt) && !prompt.every((each) => typeof each === "number");
+  return isList ? prompt.length : 1;
 }
 
 /** The JSON object in a text; `undefined`: there is none. */

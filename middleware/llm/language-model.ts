@@ -8,6 +8,7 @@ import {
   DEFAULT_BYTES_PER_TOKEN,
   endCharge,
   isSoon,
+  type CallerSignal,
   type Refusal,
   requireBudgetOptions,
 } from "./budget.ts";
@@ -17,6 +18,7 @@ import { Meter, type ReportedUsage, tokensIn } from "./usage.ts";
 
 interface CallParams {
   readonly maxOutputTokens?: number | undefined;
+  readonly abortSignal?: CallerSignal;
 }
 
 interface Model {
@@ -106,13 +108,8 @@ async function begin(
 ): Promise<Call> {
   const { bytesPerToken = DEFAULT_BYTES_PER_TOKEN, inputTokens, onCut } = options;
   const input = inputTokens?.(params) ?? estimatedInput(params, bytesPerToken);
-  const charged = await charge(options, {
-    model: modelId,
-    input,
-    output,
-    headers: undefined,
-    request: params,
-  });
+  const request = { model: modelId, input, output, headers: undefined, request: params };
+  const charged = await charge(options, request, params.abortSignal);
   if (!(charged instanceof Charge)) throw new BudgetExceededError(charged);
   return new Call(charged, new Meter({ input, output }, bytesPerToken), onCut === "held");
 }

@@ -1,6 +1,5 @@
 /** The length of a model's input and output, in bytes of UTF-8, from which tokens are estimated. */
-import type { Json } from "./dialects.ts";
-import { objectIn } from "./dialects.ts";
+import { type Json, objectIn } from "./dialects.ts";
 
 /** Tokens of an image, a sound or a file, whose bytes say nothing about them. */
 const MEDIA_TOKENS = 2_000;

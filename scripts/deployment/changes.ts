@@ -40,36 +40,35 @@ export function changes(deployed: readonly Deployed[], policies: Policies): Line
 
 function changesOf(before: Deployed, after: Policy): Line[] {
   const { name } = after;
+  const bad = (text: string): Line => ({ verdict: "BAD", text: `${name}: ${text}` });
   const lines: Line[] = [];
   if (before.jurisdiction !== after.jurisdiction)
-    lines.push({
-      verdict: "BAD",
-      text:
-        `${name}: jurisdiction ${told(before.jurisdiction)} would become ${told(after.jurisdiction)}, where all keys ` +
-        "begin anew: write a policy with another name",
-    });
+    lines.push(
+      bad(
+        `jurisdiction ${told(before.jurisdiction)} would become ${told(after.jurisdiction)}, where all keys begin anew: ` +
+          "write a policy with another name",
+      ),
+    );
   if (before.objects !== after.objects && after.objectsBefore?.includes(before.objects) !== true)
-    lines.push({
-      verdict: "BAD",
-      text:
-        `${name}: objects ${told(before.objects)} would become ${told(after.objects)}, where keys begin anew: ` +
-        `add objectsBefore = ${JSON.stringify(before.objects)}`,
-    });
+    lines.push(
+      bad(
+        `objects ${told(before.objects)} would become ${told(after.objects)}, where keys begin anew: ` +
+          `add objectsBefore = ${JSON.stringify(before.objects)}`,
+      ),
+    );
   if (before.keyKind !== after.keyKind)
-    lines.push({
-      verdict: "BAD",
-      text: `${name}: keyKind ${before.keyKind} would become ${after.keyKind}: addresses would be other keys`,
-    });
+    lines.push(bad(`keyKind ${before.keyKind} would become ${after.keyKind}: addresses would be other keys`));
   if (before.pool !== after.pool?.kind)
-    lines.push({
-      verdict: "BAD",
-      text: `${name}: pool ${told(before.pool)} would become ${told(after.pool?.kind)}, where all keys begin anew`,
-    });
+    lines.push(
+      bad(`pool ${told(before.pool)} would become ${told(after.pool?.kind)}, where all keys begin anew`),
+    );
   return [...lines, ...ruleChanges(before, after), ...planChanges(before, after)];
 }
 
+const noteOf = ({ name }: Policy, text: string): Line => ({ verdict: "note", text: `${name}: ${text}` });
+
 function planChanges({ plans = {} }: Deployed, after: Policy): Line[] {
-  const note = (text: string): Line => ({ verdict: "note", text: `${after.name}: ${text}` });
+  const note = (text: string) => noteOf(after, text);
   const known = [...(after.plans?.keys() ?? [])].filter((plan) => plan !== "");
   return [
     ...known.filter((plan) => !Object.hasOwn(plans, plan)).map((plan) => note(`the plan ${plan} is new`)),
@@ -85,7 +84,7 @@ function planChanges({ plans = {} }: Deployed, after: Policy): Line[] {
 function ruleChanges(before: Pick<Deployed, "rules">, after: Policy, where = ""): Line[] {
   const rules = new Map(after.rules.map((rule) => [rule.name, rule]));
   const known = before.rules.map((rule) => String(rule["name"]));
-  const note = (text: string): Line => ({ verdict: "note", text: `${after.name}: ${text}` });
+  const note = (text: string) => noteOf(after, text);
   const strays = [
     ...known.filter((name) => !rules.has(name)).map((name) => note(`the rule ${name} is gone`)),
     ...[...rules.keys()]

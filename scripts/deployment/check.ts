@@ -1,5 +1,4 @@
 /** npm run deploy -- --check: all checks of a deployment that are possible before anything is uploaded. */
-import { spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -16,7 +15,7 @@ import {
 import type { Policies } from "../../core/policies/policy.ts";
 import { propsProblems } from "../binding-props.ts";
 import { A_QUEUE, requireInVars, withLines } from "../configuration.ts";
-import { hasNoticeQueue, ROOT, WRANGLER_TOML } from "../project.ts";
+import { hasNoticeQueue, runWrangler, WRANGLER_TOML } from "../project.ts";
 import { readWranglerFile } from "../wrangler-file.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
@@ -24,6 +23,7 @@ import { objectLines, reachedLines } from "./objects.ts";
 /** https://developers.cloudflare.com/workers/platform/limits/, November 2026. */
 const MAX_VARIABLE_BYTES = 5_120;
 const MAX_VARIABLES = { free: 64, paid: 128 };
+const WRANGLER_MAX_MS = 60_000;
 const MAX_BUNDLE_BYTES = { free: 3 * 1_048_576, paid: 10 * 1_048_576 };
 
 interface Asked {
@@ -152,7 +152,8 @@ function bindingLines({ name, services }: Config, policies: Policies = new Map()
 function bundleLines({ limits }: Config, { environment = "", file }: Asked): Line[] {
   const folder = mkdtempSync(join(tmpdir(), "weir-check-"));
   try {
-    const bundled = wrangler(["deploy", "--dry-run", "--outdir", folder, "-c", file, "--env", environment]);
+    const args = ["deploy", "--dry-run", "--outdir", folder, "-c", file, "--env", environment];
+    const bundled = runWrangler(args, WRANGLER_MAX_MS);
     if (bundled.status !== 0) return [{ verdict: "BAD", text: `${bundled.stdout}${bundled.stderr}`.trim() }];
     return sizeLines(gzipSync(readFileSync(join(folder, "index.js"))).length, limits);
   } finally {
@@ -168,20 +169,10 @@ function sizeLines(bytes: number, limits: unknown): Line[] {
   return [line, { verdict: "note", text: "limits are set: the free plan refuses a deployment with them" }];
 }
 
-function wrangler(args: readonly string[]) {
-  return spawnSync(join(ROOT, "node_modules", ".bin", "wrangler"), args, {
-    cwd: ROOT,
-    encoding: "utf8",
-    timeout: 60_000,
-    stdio: ["ignore", "pipe", "pipe"],
-    env: { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" },
-  });
-}
-
 /** The names of the secrets that are set; `undefined`: wrangler does not list them. */
 function namesOfSecrets({ environment, file }: Asked): readonly string[] | undefined {
   const args = ["secret", "list", "--format", "json", "-c", file, "--env", environment ?? ""];
-  const listed = wrangler(args);
+  const listed = runWrangler(args, WRANGLER_MAX_MS);
   try {
     const secrets = JSON.parse(listed.stdout) as readonly { readonly name: string }[];
     return listed.status === 0 ? secrets.map(({ name }) => name) : undefined;

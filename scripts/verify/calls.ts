@@ -1,4 +1,5 @@
 /** Calls of a limiter over HTTP, with the instants between which each was decided. */
+export { setTimeout as pause } from "node:timers/promises";
 
 /** An answered call. Its decision lies between the two instants, in milliseconds of this machine's clock. */
 export interface Answered {
@@ -17,6 +18,8 @@ export class Calls {
   readonly url: string;
   readonly token: string;
   readonly #keyPrefix: string;
+  /** By policy: what each of its calls names besides. */
+  readonly fields = new Map<unknown, Readonly<Record<string, string>>>();
   made = 0;
   lost = 0;
 
@@ -26,19 +29,25 @@ export class Calls {
     this.#keyPrefix = keyPrefix;
   }
 
+  /** Makes the key as new, if the token may. */
+  async reset(policy: string, key: string): Promise<void> {
+    await this.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
+  }
+
   freshKey(): string {
     return `${this.#keyPrefix}verify-${crypto.randomUUID()}`;
   }
 
   async make(method: string, path: string, body?: object): Promise<Answered | undefined> {
     this.made += 1;
+    const fields = body && "policy" in body ? this.fields.get(body.policy) : {};
     const sentAtMs = Math.floor(performance.now());
     try {
       const response = await fetch(this.url + path, {
         method,
         headers: { authorization: `Bearer ${this.token}`, "content-type": "application/json" },
         signal: AbortSignal.timeout(PATIENCE_MS),
-        ...(body && { body: JSON.stringify(body) }),
+        ...(body && { body: JSON.stringify({ ...fields, ...body }) }),
       });
       const text = await response.text();
       const receivedAtMs = Math.ceil(performance.now());
@@ -67,8 +76,4 @@ function parsed(text: string): Record<string, unknown> {
   } catch {
     return {};
   }
-}
-
-export function pause(ms: number): Promise<void> {
-  return new Promise((done) => setTimeout(done, ms));
 }

@@ -2,7 +2,7 @@
 import { mostInWindow, worstExcess, type AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
 import type { RatePolicy, RateRule } from "./policies.ts";
-import type { Finding } from "./report.ts";
+import { type Finding, untested } from "./report.ts";
 import { windowExcess } from "./window-bound.ts";
 
 export const CALLERS = 48;
@@ -11,7 +11,7 @@ const MAX_PAUSE_MS = 25;
 /** An object may move to a machine whose clock is ahead by this much: refills in that time are no error. */
 export const CLOCKS_DIFFER_MS = 20;
 
-export interface Bounded {
+interface Bounded {
   /** Units above the bound in the worst interval; 0 or less: it was kept. */
   readonly excess: number;
   readonly isBroken: boolean;
@@ -21,7 +21,7 @@ export interface Bounded {
 export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
   const answers = await callByMany(calls, lastsMs, { policy: rate.policy, key });
-  await calls.make("DELETE", `/v1/policies/${rate.policy}/keys/${encodeURIComponent(key)}`);
+  await calls.reset(rate.policy, key);
   return findingOf(rate, answers, lastsMs);
 }
 
@@ -68,7 +68,7 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
       : "in no interval more than the bound",
     ...notDecided(answers.length - decided.length),
   ];
-  if (admitted.length === 0) return { name, verdict: "untested", says: [...says, "nothing was admitted"] };
+  if (admitted.length === 0) return untested(name, ...says, "nothing was admitted");
   const isUsedUp = decided.length > admitted.length;
   if (!isUsedUp) says.push("nothing was denied: this machine is too slow to test this limit");
   return { name, verdict: isBroken ? "BROKEN" : isUsedUp ? "holds" : "untested", says };

@@ -3,7 +3,7 @@ import type { AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
 import { CALLERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
 import type { RatePolicy } from "./policies.ts";
-import type { Finding } from "./report.ts";
+import { type Finding, untested } from "./report.ts";
 
 /** A hold, and when it was requested and granted, in milliseconds of this machine's clock. */
 interface Placed {
@@ -22,8 +22,9 @@ const BRIEF_TTL_MS = 2_000;
 /** The most units held at once, and the duration of the work. */
 const MAX_HELD = 5;
 const WORK_MS = 30;
-/** GiveBackMessage units may wait for an isolate that remembers a denial. */
+/** Units that came back may wait for an isolate that remembers a denial. */
 const BACK_WITHIN_MS = 12_000;
+const NO_HOLD = "no hold of all units was granted, or calls were not answered";
 
 async function place(
   calls: Calls,
@@ -40,9 +41,6 @@ async function place(
   const { id, expiresAfterMs } = hold;
   return { id, receivedAtMs, endsAtMs: sentAtMs + expiresAfterMs, endedByMs: receivedAtMs + expiresAfterMs };
 }
-
-const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
-  calls.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
 
 /** Many callers hold, work and settle. Units used during a hold keep to the bound. */
 export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
@@ -68,7 +66,7 @@ export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: n
     }
   };
   await Promise.all(Array.from({ length: CALLERS }, work));
-  await reset(calls, rate, key);
+  await calls.reset(rate.policy, key);
   const { excess, isBroken } = boundOf(rate, used);
   const says = [
     `${placed} holds by ${CALLERS} at once in ${lastsMs / 1_000} s: ${used.reduce((sum, { units }) => sum + units, 0)} units used, ${denied} holds denied`,
@@ -76,7 +74,7 @@ export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: n
       ? `in the worst interval ${Math.ceil(excess)} more used than the bound`
       : "in no interval more used than the bound",
   ];
-  if (used.length === 0) return { name, verdict: "untested", says: [...says, "nothing was held"] };
+  if (used.length === 0) return untested(name, ...says, "nothing was held");
   if (denied === 0) says.push("nothing was denied: this machine cannot hold fast enough to test this limit");
   return { name, verdict: isBroken ? "BROKEN" : denied > 0 ? "holds" : "untested", says };
 }
@@ -87,12 +85,12 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const name = `a hold of ${policy} keeps others out, and what it did not use is free again`;
   const key = calls.freshKey();
   const hold = await place(calls, policy, key, capacity, 10 * TTL_MS);
-  if (hold === undefined || hold === "denied") return untested(name);
+  if (hold === undefined || hold === "denied") return untested(name, NO_HOLD);
   // Enough calls to reach every object that might wrongly serve the key.
   const others = await Promise.all(Array.from({ length: 16 }, () => take(calls, policy, key, 1)));
   const used = Math.floor(capacity / 2);
   const settled = await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used });
-  if (settled === undefined) return { name, verdict: "untested", says: ["settling was not answered"] };
+  if (settled === undefined) return untested(name, "settling was not answered");
   const seen = await peek(calls, policy, key);
   const tooMany =
     seen !== undefined && seen.remaining > capacity - used + back(rate, seen.atMs - settled.sentAtMs);
@@ -103,7 +101,7 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
     if (!isBack) await pause(100);
   }
   const afterMs = Math.round(performance.now() - beginMs);
-  await reset(calls, rate, key);
+  await calls.reset(rate.policy, key);
   const says = [
     others.includes(true)
       ? `others got units while all ${capacity} were held`
@@ -122,7 +120,7 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
   const name = `a hold of ${policy} that nobody settles counts as used when it expires`;
   const key = calls.freshKey();
   const hold = await place(calls, policy, key, capacity, BRIEF_TTL_MS);
-  if (hold === undefined || hold === "denied") return untested(name);
+  if (hold === undefined || hold === "denied") return untested(name, NO_HOLD);
   let isEarly = false;
   while (!isEarly && performance.now() < hold.endsAtMs - 200) {
     isEarly = await take(calls, policy, key, 1);
@@ -132,8 +130,8 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
   // This is too late, so it is answered and changes nothing.
   await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: 0 });
   const seen = await peek(calls, policy, key);
-  await reset(calls, rate, key);
-  if (seen === undefined) return untested(name);
+  await calls.reset(rate.policy, key);
+  if (seen === undefined) return untested(name, NO_HOLD);
   const most = back(rate, seen.atMs - hold.endsAtMs);
   const says = [
     isEarly ? "others got units before its end" : "no other call got a unit before its end",
@@ -141,14 +139,6 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
   ];
   const isBroken = isEarly || seen.remaining > most;
   return { name, verdict: isBroken ? "BROKEN" : "holds", says };
-}
-
-function untested(name: string): Finding {
-  return {
-    name,
-    verdict: "untested",
-    says: ["no hold of all units was granted, or calls were not answered"],
-  };
 }
 
 async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {

@@ -1,7 +1,7 @@
 /** Whether leases exclude each other, their fencing tokens rise, and lost ones come back. */
 import { pause, type Calls } from "./calls.ts";
 import type { LeasePolicy } from "./policies.ts";
-import type { Finding } from "./report.ts";
+import { type Finding, untested } from "./report.ts";
 
 /** A lease that was surely held from one instant to the other, in milliseconds of this machine's clock. */
 interface Held {
@@ -81,7 +81,7 @@ export async function verifyExclusion(calls: Calls, lease: LeasePolicy, lastsMs:
       : `${stale} fencing tokens were not higher than an earlier one`,
   ];
   const name = `leases of ${lease.policy} exclude each other: ${lease.limit} at once`;
-  if (held.length === 0) return { name, verdict: "untested", says: ["no lease was granted"] };
+  if (held.length === 0) return untested(name, "no lease was granted");
   return { name, verdict: most > lease.limit || stale > 0 ? "BROKEN" : "holds", says };
 }
 
@@ -120,7 +120,7 @@ export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Fi
   const name = `a lease of ${lease.policy} whose holder vanished comes back, and not before its end`;
   const key = calls.freshKey();
   const lost = await acquire(calls, lease, key, lease.limit, 0);
-  if (lost === undefined) return { name, verdict: "untested", says: ["no lease was granted"] };
+  if (lost === undefined) return untested(name, "no lease was granted");
   const isEarly = async (): Promise<boolean> => {
     while (performance.now() < lost.endsAtMs - 200) {
       const other = await acquire(calls, lease, key, 1, 0);
@@ -136,7 +136,7 @@ export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Fi
   const renewed = await calls.make("POST", `/v1/leases/${lost.id}/renew`, {});
   const answered = await calls.makeOnce("POST", "/v1/leases", leaseRequest(lease, key, lease.limit, WAIT_MS));
   if (answered?.status !== 200 || answered.body["reason"] === "degraded")
-    return { name, verdict: "untested", says: ["calls were not answered, or not decided"] };
+    return untested(name, "calls were not answered, or not decided");
   const next = answered.body["lease"] as { id: string } | undefined;
   const afterMs = Math.round(answered.receivedAtMs - lost.endsAtMs);
   if (next !== undefined) await calls.make("DELETE", `/v1/leases/${next.id}`);

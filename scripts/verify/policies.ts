@@ -41,6 +41,16 @@ export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up t
 export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 
+/** What a call names to have all of a key's limit: a group that is alone, and the priority for which a part is kept. */
+export function fieldsOf({
+  fair,
+  priorities: [first],
+  reserve = {},
+}: Pick<ListedPolicy, "fair" | "priorities"> & { readonly reserve?: object }): Record<string, string> {
+  const isKept = first !== undefined && Object.keys(reserve).length > 0;
+  return { ...(fair === true && { group: "verify" }), ...(isKept && { priority: first }) };
+}
+
 export function rateNeeded(algorithms: readonly RateAlgorithm[]): string {
   return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MAX_UNITS} units, ${PLAIN}`;
 }

@@ -5,11 +5,15 @@ export interface Finding {
   readonly says: readonly string[];
 }
 
+export function untested(name: string, ...says: readonly string[]): Finding {
+  return { name, verdict: "untested", says };
+}
+
 /** The findings as text, and the exit code: 1 when a guarantee is broken, 2 when none could be tested. */
 export function report(findings: readonly Finding[]): { readonly text: string; readonly exitCode: number } {
   const count = (wanted: Finding["verdict"]) => findings.filter(({ verdict }) => verdict === wanted).length;
-  const [broken, held, untested] = [count("BROKEN"), count("holds"), count("untested")];
-  const sum = `${held} held, ${broken} broken, ${untested} untested`;
+  const [broken, held] = [count("BROKEN"), count("holds")];
+  const sum = `${held} held, ${broken} broken, ${count("untested")} untested`;
   return { text: [linesOf(findings), "", sum].join("\n"), exitCode: broken > 0 ? 1 : held > 0 ? 0 : 2 };
 }
 

@@ -2,7 +2,7 @@
 import { pause, type Answered, type Calls } from "./calls.ts";
 import { callByMany, CALLERS, boundOf, decisionsIn, mostIn, notDecided } from "./exactness.ts";
 import { firstToDeny, type RateRule, type RulesPolicy } from "./policies.ts";
-import type { Finding } from "./report.ts";
+import { type Finding, untested } from "./report.ts";
 
 /** An isolate's units are returned, or count as used, within this time after its end. */
 const SETTLED_WITHIN_MS = 2_000;
@@ -22,7 +22,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   const decided = decisionsIn(answers);
   const admitted = decided.filter(({ body }) => body["success"] === true);
   const left = await leftOf(calls, policy, key, cost, admitted.length + lost);
-  await calls.make("DELETE", `/v1/policies/${policy.policy}/keys/${encodeURIComponent(key)}`);
+  await calls.reset(policy.policy, key);
   const first = firstToDeny(policy);
   const perRule = policy.rules.map((rule) => {
     const { says, isBroken, missing } = findingOf(rule, admitted, unitsOf(rule, cost), lost, left);
@@ -35,7 +35,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
     ...notDecided(answers.length - decided.length),
   ];
   if (admitted.length === 0 || decided.length === admitted.length)
-    return { name, verdict: "untested", says: [...says, "nothing was admitted, or nothing was denied"] };
+    return untested(name, ...says, "nothing was admitted, or nothing was denied");
   return { name, verdict: perRule.some(({ isBroken }) => isBroken) ? "BROKEN" : "holds", says };
 }
 

@@ -1,12 +1,12 @@
 /** Whether a lease that a socket holds excludes others, and is free again when the socket is closed. */
-import { setTimeout as after } from "node:timers/promises";
 import { pause, type Calls } from "./calls.ts";
 import type { LeasePolicy } from "./policies.ts";
-import type { Finding } from "./report.ts";
+import { type Finding, untested } from "./report.ts";
 
 const OPENS_WITHIN_MS = 10_000;
 /** The longest time until a closed socket's slots are free: an object may have to start. */
 const FREE_WITHIN_MS = 10_000;
+const NO_SOCKET = "no socket was opened, or it was granted no lease";
 
 interface Socket {
   readonly decision: Readonly<Record<string, unknown>> | undefined;
@@ -15,7 +15,7 @@ interface Socket {
 }
 
 async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): Promise<Socket> {
-  const query = new URLSearchParams({ policy, key, units: String(limit) });
+  const query = new URLSearchParams({ ...calls.fields.get(policy), policy, key, units: String(limit) });
   const url = `${calls.url.replace(/^http/, "ws")}/v1/leases/socket?${query.toString()}`;
   // Node takes headers, which browsers do not.
   const options = { headers: { authorization: `Bearer ${calls.token}` } } as unknown as string[];
@@ -28,7 +28,7 @@ async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): 
     );
     socket.addEventListener("error", () => done(undefined));
   });
-  const decision = await Promise.race([first, after(OPENS_WITHIN_MS, undefined, { ref: false })]);
+  const decision = await Promise.race([first, pause(OPENS_WITHIN_MS, undefined, { ref: false })]);
   return { decision, closed, close: () => socket.close(1000) };
 }
 
@@ -67,7 +67,7 @@ export async function verifySockets(calls: Calls, lease: LeasePolicy): Promise<F
   const socket = await open(calls, lease, key);
   if (socket.decision?.["success"] !== true) {
     socket.close();
-    return { name, verdict: "untested", says: ["no socket was opened, or it was granted no lease"] };
+    return untested(name, NO_SOCKET);
   }
   const others = await Promise.all([1, 2, 3].map(() => isFree(calls, lease, key)));
   socket.close();
@@ -88,8 +88,7 @@ export async function watchRedeployment(calls: Calls, lease: LeasePolicy, lastsM
   const name = `a socket of ${lease.policy} over a redeployment`;
   const key = calls.freshKey();
   const socket = await open(calls, lease, key);
-  if (socket.decision?.["success"] !== true)
-    return { name, verdict: "untested", says: ["no socket was opened, or it was granted no lease"] };
+  if (socket.decision?.["success"] !== true) return untested(name, NO_SOCKET);
   const beginMs = performance.now();
   let code: number | undefined;
   void socket.closed.then((closedWith) => (code = closedWith));

@@ -25,7 +25,8 @@ function start() {
     return Promise.resolve({ answer: answers.shift() ?? { rules: said(policy) } });
   };
   const time = { nowMs: () => nowMs, after: () => () => undefined };
-  const caller = { objects: { call } as unknown as UnitSource, time, inBackground: () => undefined };
+  const objects = { call, unanswered: () => undefined } as unknown as UnitSource;
+  const caller = { objects, time, inBackground: () => undefined };
   const local = new LocalLimiter(new ReservationCache(() => "isolate"));
   const limit = async (key: string, answer: Decided, cost: Cost = 1) => {
     answers.splice(0, 1, answer);

@@ -259,6 +259,26 @@ test("no lease is granted from slots of another version before the object has an
   expect(new Set(granted.slice(1))).toEqual(new Set([false]));
 });
 
+test("slots of a version that leased them are not said to be free under one that does not, and go back at once", async () => {
+  const { ticks, caller, holder, policy, acquire, call, sent } = start();
+  const strict = parseDeployment({ policies: { slots: { ...SLOTS, order: "strict" } } }).policies.get(
+    "slots",
+  );
+  if (strict === undefined) throw new Error("there is no policy");
+  const free: number[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 15,
+    (nowMs) => {
+      if (nowMs <= 5) acquire(0);
+      if (nowMs !== 10) return;
+      free.push(holder.freeOf(policy, "key"), holder.freeOf(strict, "key"));
+      expect(holder.acquire(caller, strict, "key", call(1_000))).toBe(undefined);
+    },
+  );
+  expect(free).toEqual([1, 0]);
+  expect(sent.at(-1)).toMatchObject({ kept: 0, wanted: 0 });
+});
+
 test("a busy holder asks for further fencing tokens while it has some, so that no lease is a message for want of them", async () => {
   const policy = policies.get("slots");
   if (policy === undefined) throw new Error("there is no policy");

@@ -84,6 +84,13 @@ test("a cost that is larger than what is reserved brings it home, and is decided
   expect(body).toMatchObject({ success: true, source: "object", remaining: 0 });
 });
 
+test("a large cost after calls that could have waited is decided on everything too", async () => {
+  const key = freshKey();
+  await ask("hot", key, 2, { waitMs: 1_000 });
+  const { body } = await limit("hot", key, { cost: 99_998 });
+  expect(body).toMatchObject({ success: true, source: "object", remaining: 0 });
+});
+
 describe("what the object has to decide", () => {
   test.each([
     ["a look", { cost: 0 }, 99_995],

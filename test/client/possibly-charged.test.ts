@@ -31,6 +31,7 @@ function isolate() {
     time: { nowMs: () => nowMs, after: () => () => undefined },
     inBackground: () => undefined,
     objects: {
+      unanswered: () => undefined,
       call: async (_: unknown, key: string, call: BatchedCall) => {
         if ((call.limit ?? call.reserve)?.cost !== 0 && call.giveBack === undefined) charged.push(key);
         await new Promise((done) => setImmediate(done));

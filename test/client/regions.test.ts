@@ -51,6 +51,7 @@ function isolateIn(
     inBackground: () => undefined,
     region: () => region,
     objects: {
+      unanswered: () => undefined,
       call: async (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
         const message = { ...call, to: to ?? ("home" as const) };
         sent.push(message);

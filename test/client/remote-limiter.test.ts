@@ -215,6 +215,32 @@ test("who waits for the units of an answer waits as long as the deadline allows,
   await limiter.close();
 });
 
+// Of an outage that denied 1,200 calls of one hot key the log said "1 call was answered without the limiter".
+test("an outage is told with each call that it concerned, also those that waited for the units of another's message", async () => {
+  const clock = manualClock();
+  const { played } = playing();
+  const parts = { transport: played.transport, inBackground: () => undefined };
+  const limiter = new RemoteLimiter({ ...parts, time: { ...clock, isLasting: true } });
+  const limit = () => limiter.limit({ policy: "hot", key: "a", cost: 5_000 });
+  for (let call = 0; call < 5; call += 1) await limit();
+  played.failure = "silence";
+  let degraded = 0;
+  for (let second = 0; second < 12; second += 1) {
+    for (let call = 0; call < 20; call += 1)
+      void limit().then(({ reason }) => (degraded += reason === "degraded" ? 1 : 0));
+    await clock.advance("1s");
+  }
+  played.failure = undefined;
+  await clock.advance("20s");
+  await limit();
+  expect(degraded).toBeGreaterThan(200);
+  const lines = vi.mocked(console.warn).mock.calls.map(([line]) => String(line));
+  const told = lines.map((line) => Number(/^weir: (\d+) calls? w/.exec(line)?.[1] ?? 1));
+  // The first line may be of a message that no call waited for.
+  expect([degraded, degraded + 1]).toContain(told.reduce((sum, calls) => sum + calls, 0));
+  await limiter.close();
+});
+
 test("what has to be decided there goes there, after units have gone home", async () => {
   const { played, limiter } = playing();
   for (let call = 0; call < 20; call += 1) await limiter.limit({ policy: "hot", key: "a" });

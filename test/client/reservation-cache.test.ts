@@ -16,8 +16,8 @@ const POLICIES = parsePolicies({ one: FIELDS, other: FIELDS });
 const ONE = policyOf("one");
 const MAX_KEYS = 16_384;
 const MAX_NAME_LENGTH = 2 ** 21;
-/** Six times as many as it keeps, before the memory is measured. */
-const BEFORE = 100_000;
+/** Three times as many as it keeps, before the memory is measured. */
+const BEFORE = 50_000;
 // Of so many more what would leak is 30 MB, twice what is allowed, or 150 MB.
 const SCANNED = BEFORE + depth(60_000, 300_000);
 

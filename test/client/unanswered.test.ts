@@ -52,12 +52,16 @@ interface Asked {
 }
 
 /** A limiter over requests that the test answers, or does not. */
-function asking(deadlineMs: number): { readonly limiter: Limiter; readonly requests: Asked[] } {
+function asking(deadlineMs: number, headers = {}): { readonly limiter: Limiter; readonly requests: Asked[] } {
   const requests: Asked[] = [];
   const fetch = (url: string, { signal }: { readonly signal: AbortSignal }) =>
     new Promise<Response>((done, failed) => {
       signal.addEventListener("abort", () => failed(signal.reason as Error));
-      requests.push({ path: new URL(url).pathname, signal, answer: (body) => done(Response.json(body)) });
+      requests.push({
+        path: new URL(url).pathname,
+        signal,
+        answer: (body) => done(Response.json(body, { headers })),
+      });
     });
   return { limiter: createLimiter({ url: "https://weir.test", token: "t", deadlineMs, fetch }), requests };
 }
@@ -97,4 +101,35 @@ test("a lease that is granted soon after the deadline is released, which somebod
   await limiter.close();
   expect(leases()[1]).toMatchObject({ path: "/v1/leases/lease_a/release", signal: { aborted: false } });
   leases()[1]?.answer({});
+});
+
+/** Aborts an acquire that waits for a minute, and returns its request three seconds later. */
+async function leave({ limiter, requests }: ReturnType<typeof asking>): Promise<Asked | undefined> {
+  // What the limiter has answered before says where it runs.
+  const before = limiter.hold({ ...ASKED, units: 1 });
+  await vi.waitUntil(() => requests.some(({ path }) => path === "/v1/holds"), { interval: 1 });
+  requests.find(({ path }) => path === "/v1/holds")?.answer({ success: false, rules: [] });
+  await before;
+  const caller = new AbortController();
+  const acquired = limiter.acquire({ ...ASKED, waitMs: 60_000, signal: caller.signal }).catch(String);
+  await vi.waitUntil(() => requests.some(({ path }) => path === "/v1/leases"), { interval: 1 });
+  caller.abort("gone");
+  expect(await acquired).toBe("gone");
+  await new Promise((done) => setTimeout(done, 3_000));
+  return requests.find(({ path }) => path === "/v1/leases");
+}
+
+// On plain workerd a caller that closes its connection stays in the queue, and its lease would last for the whole ttl.
+test("a call that waited is heard to its end, where the limiter does not see that its caller has left", async () => {
+  const { limiter, requests } = asking(600_000);
+  const left = await leave({ limiter, requests });
+  expect(left?.signal.aborted).toBe(false);
+  left?.answer(GRANTED);
+  const released = () => requests.find(({ path }) => path === "/v1/leases/lease_a/release");
+  await vi.waitUntil(released, { interval: 1 });
+  released()?.answer({});
+});
+
+test("on Cloudflare, whose runtime sees it, the request ends soon, and the call leaves the queue", async () => {
+  expect((await leave(asking(600_000, { "cf-ray": "8f0c6a7b2d" })))?.signal.aborted).toBe(true);
 });

@@ -1,5 +1,7 @@
+import { parse } from "smol-toml";
 import { expect, test } from "vitest";
-import { meant, nearest } from "../../core/validation.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { describe, meant, nearest } from "../../core/violations.ts";
 
 test.each([
   ["dney", ["deny"], "deny"],
@@ -20,4 +22,12 @@ test.each([
 test("a word longer than an error quotes is not measured", () => {
   expect(meant("a".repeat(81), ["a".repeat(81)])).toBe("");
   expect(meant("polcy", ["policy", "key"])).toBe(" (did you mean policy?)");
+});
+
+test("a date of TOML is called a date", () => {
+  const { limit } = parse("limit = 2026-01-01");
+  expect(describe(limit)).toBe("a date");
+  expect(() => parsePolicies({ a: { algorithm: "token-bucket", limit, window: "1s" } })).toThrow(
+    "limit is a date: must be an integer",
+  );
 });

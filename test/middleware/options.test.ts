@@ -172,7 +172,7 @@ test.each(
 
 test("a key that was forgotten is still the application's own error", async () => {
   const forgotten = withRateLimit({ ...GOOD, key: () => "" }, ok);
-  await expect(forgotten(new Request("https://a.test"))).rejects.toMatchObject({ status: 422 });
+  await expect(forgotten(new Request("https://a.test"))).rejects.toMatchObject({ cause: { status: 422 } });
   const fixed = withRateLimit({ ...GOOD, key: LONG }, ok);
-  await expect(fixed(new Request("https://a.test"))).rejects.toMatchObject({ status: 422 });
+  await expect(fixed(new Request("https://a.test"))).rejects.toMatchObject({ cause: { status: 422 } });
 });

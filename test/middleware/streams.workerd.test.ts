@@ -2,7 +2,7 @@
 import { createExecutionContext, waitOnExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { Hono } from "hono";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { withConcurrency, withRateLimit } from "../../package/fetch.ts";
 import { concurrency, type LimitVariables, rateLimit } from "../../package/hono.ts";
 import { createObjectsLimiter } from "../../package/objects.ts";
@@ -73,6 +73,28 @@ test("in a plain handler: an answer of a web socket is handed on as it is, and h
   webSocket?.accept();
   await waitOnExecutionContext(ctx);
   expect([status, await said, await leasesOf(key)]).toEqual([101, "hello", 0]);
+});
+
+test("in both: a caller that leaves the queue gets no slot, and its handler does not run", async () => {
+  const key = freshKey();
+  const logged = vi.spyOn(console, "warn");
+  const held = await Promise.all([1, 2].map(() => limiterOf().acquire({ policy: "export", key })));
+  const served: string[] = [];
+  const options = { limiter: limiterOf, policy: "export" as const, key, waitMs: 15_000 };
+  const app = new Hono().get("/", concurrency(options), (c) => c.text(String(served.push("hono"))));
+  const plain = withConcurrency(options, () => Response.json(served.push("plain")));
+  const leaving = new AbortController();
+  const ask = () => new Request("https://example.com/", { signal: leaving.signal });
+  const answers = [Promise.resolve(app.request(ask())), plain(ask())];
+  const peek = async () => await limiterOf().peek({ policy: "export", key });
+  await expect.poll(async () => (await peek()).queueLength).toBe(2);
+  leaving.abort();
+  await expect.poll(async () => (await peek()).queueLength).toBe(0);
+  for (const { lease } of held) await limiterOf().release({ id: lease?.id ?? "" });
+  expect((await Promise.all(answers)).map(({ status }) => status)).toEqual([499, 499]);
+  expect([(await peek()).leases, served]).toEqual([0, []]);
+  // It is no failure of the object.
+  expect(logged.mock.calls).toEqual([]);
 });
 
 test("each request frees its slot once, whether the isolate still has it or has handed it over", async () => {

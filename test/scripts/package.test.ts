@@ -27,18 +27,18 @@ async function bundled(entry: string) {
 }
 
 test.each(["client.ts", "client-in-worker.ts"])(
-  "%s is under 28 kB with gzip, and has nothing in it but this project's own code",
+  "%s is 28 kB with gzip, and has nothing in it but this project's own code",
   async (entry) => {
     const { bytes, inputs } = await bundled(entry);
-    expect(bytes).toBeLessThan(28_000);
+    expect(bytes).toBeLessThan(28_500);
     expect(inputs.filter((path) => path.includes("node_modules"))).toEqual([]);
   },
 );
 
 test.each([
-  ...["hono.ts", "fetch.ts", "express.ts", "cloudflare.ts", "upstash.ts"].map(
-    (entry) => [entry, 7.6] as const,
-  ),
+  ...["hono.ts", "express.ts", "cloudflare.ts", "upstash.ts"].map((entry) => [entry, 7.6] as const),
+  // Handlers, and `limitedFetch`.
+  ["fetch.ts", 7.9] as const,
   ["llm.ts", 8.2] as const,
 ])("%s is under %d kB with gzip, and has nothing in it but this project's own code", async (entry, most) => {
   const { bytes, inputs } = await bundled(entry);

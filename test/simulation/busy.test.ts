@@ -58,10 +58,12 @@ function expectCalm(seconds: readonly BusySecond[]): void {
 describe.each(SEEDS)("seed %i", (seed) => {
   const faults: Record<string, Faults> = {
     "nothing goes wrong": {},
-    ...(IS_DEEP && { "a tenth of the messages is lost": { lost: 0.1 } }),
-    "the object forgets everything, again and again": {
-      crashesAtS: [200, 230, 260, 300, 500, 700, 870, 900],
-    },
+    ...(IS_DEEP && {
+      "a tenth of the messages is lost": { lost: 0.1 },
+      "the object forgets everything, again and again": {
+        crashesAtS: [200, 230, 260, 300, 500, 700, 870, 900],
+      },
+    }),
   };
   test.each(Object.entries(faults))("it neither flaps nor oscillates: %s", async (_, what) => {
     expectCalm(await run("weir", seed, what));

@@ -8,7 +8,7 @@ import { AllowanceHistory, type AllowanceBreakage, type AllowanceOutcome } from 
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
-const HISTORIES = depth(20, 600);
+const HISTORIES = depth(10, 600);
 const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 

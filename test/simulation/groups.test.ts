@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { depth, inDeepRuns, IS_DEEP } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { sharedByGroups, type GroupsLoad } from "./groups.ts";
 
@@ -53,11 +53,11 @@ test.each(depth([6], [2, 40]))(
   },
 );
 
-test(
+inDeepRuns(
   "groups that move to another isolate take their parts along: what the one before had is little",
   PATIENT,
   async () => {
-    for (const movesEachMs of depth([], [300, 1_000])) {
+    for (const movesEachMs of [300, 1_000]) {
       const { admitted } = await shared({ asked: besideFlood(20), movesEachMs });
       expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
     }
@@ -81,7 +81,7 @@ test("hot groups are decided in isolates: below the limit a message is for many 
   }
 });
 
-test(
+inDeepRuns(
   "the same of clients in processes: who shares has the same, and hot groups are decided there",
   PATIENT,
   async () => {
@@ -90,14 +90,12 @@ test(
     expect(hungry.over).toBe(0);
     expect(hungry.used).toBeGreaterThan(0.98);
     expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
-    if (IS_DEEP) {
-      const { admitted, over } = await shared({ areProcesses, asked: besideFlood(4) });
-      expect(over).toBe(0);
-      expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
-      const calm = await shared({ areProcesses, limit: 5_000, asked: equal(2, 2_500) });
-      expect(Math.min(...calm.admitted)).toBe(1);
-      expect(calm.messages).toBeLessThan(0.1);
-    }
+    const { admitted, over } = await shared({ areProcesses, asked: besideFlood(4) });
+    expect(over).toBe(0);
+    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    const calm = await shared({ areProcesses, limit: 5_000, asked: equal(2, 2_500) });
+    expect(Math.min(...calm.admitted)).toBe(1);
+    expect(calm.messages).toBeLessThan(0.1);
   },
 );
 

@@ -34,7 +34,11 @@ const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> 
       "",
     ],
   ],
-  "what a region has seen is not looked at": [["if not seen or", "if seen or not seen or"]],
+  "what a region has seen is not looked at": [
+    ["if not seen or", "if seen or not seen or"],
+    ["if call.seen and isOlder(call.seen)", "if false"],
+  ],
+  "writes that a region has seen are not looked at": [["if call.seen and isOlder(call.seen)", "if false"]],
   "what a region used is counted twice": [["nowMs, told.delta)", "nowMs, 2 * told.delta)"]],
   "what a region used is not counted": [["nowMs, told.delta)", "nowMs, 0)"]],
   "what a region keeps is forgotten": [["      kept[book.name] = told.kept\n    end", "    end"]],

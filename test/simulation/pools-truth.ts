@@ -112,11 +112,14 @@ export class Truth {
   }
 
   /** After writes were lost, a region that knows of them informs the pool, unless another calls first. */
-  #checkLoss({ holding, op }: PoolCall, { fields }: Stored, poolMs: number): void {
+  #checkLoss({ holding, seen: writes, op }: PoolCall, { fields }: Stored, poolMs: number): void {
     if (this.lostMs === undefined) return;
     const seen = holding?.seen;
     const isCovered = Number(fields["lost"] ?? -1) >= this.lostMs;
-    const isKnowing = seen !== undefined && seen.atMs < this.lostMs && poolMs < seen.untilMs;
+    const isHolder = seen !== undefined && seen.atMs < this.lostMs && poolMs < seen.untilMs;
+    // An older copy of the pool may have these writes.
+    const isNewer = Number(fields["since"] ?? Infinity) > (writes?.atMs ?? 0);
+    const isKnowing = isHolder || (isNewer && poolMs < (writes?.wholeMs ?? 0));
     if (!this.#isForgetful) return;
     if (isCovered) this.#isForgetful = false;
     else {

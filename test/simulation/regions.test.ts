@@ -24,7 +24,7 @@ const CELLS: readonly (readonly [string, Partial<Cell>])[] = [
   ["as usual", {}],
   ["with a message in ten lost", { fault: "loss" }],
   ["when regions' objects lose their memory", { restart: { everyMs: 300, of: "regions" } }],
-  ["with a load that moves to other regions", { shape: "world", durationMs: depth(9_000, 20_000) }],
+  ["with a load that moves to other regions", { shape: "world", durationMs: 20_000 }],
 ];
 const LOG = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 } as const;
 const WINDOW = { algorithm: "fixed-window", limit: 2_000, windowMs: 2_000 } as const;
@@ -34,30 +34,29 @@ const OF_WINDOWS = [
     "a log, when regions' objects lose their memory, and messages are lost",
     { quota: LOG, restart: { everyMs: 400, of: "regions" }, fault: "loss" },
   ],
-  [
-    "a log, with a load that moves to other regions",
-    { quota: LOG, shape: "world", durationMs: depth(9_000, 20_000) },
-  ],
+  ["a log, with a load that moves to other regions", { quota: LOG, shape: "world", durationMs: 20_000 }],
   [
     "a log whose calls wait for units, when regions' objects lose their memory, and messages are lost",
-    { quota: LOG, holders: depth(150, 300), restart: { everyMs: 1_500, of: "regions" }, fault: "loss" },
-  ],
-  [
-    // A region has what it gives up for less than a window: what came meanwhile is used.
-    "a long log, with a load that moves to other regions",
-    // Without it seven seeds in eight have units over, at either length.
-    {
-      quota: { ...LOG, limit: depth(4_000, 8_000), windowMs: 8_000 },
-      load: depth(10, 20),
-      shape: "world",
-      durationMs: 14_000,
-    },
+    { quota: LOG, holders: 300, restart: { everyMs: 1_500, of: "regions" }, fault: "loss" },
   ],
   ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
 ] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [
   ["when holders come and go, and the regions' objects with them", { shape: "crowd", durationMs: 32_000 }],
   ["a log", { quota: LOG }],
+  [
+    // A region has what it gives up for less than a window: what came meanwhile is used.
+    "a long log, with a load that moves to other regions",
+    // Without it seven seeds in eight have units over.
+    {
+      quota: { ...LOG, limit: 8_000, windowMs: 8_000 },
+      load: 20,
+      shape: "world",
+      durationMs: 14_000,
+    },
+  ],
+  // Units go to regions while they leave the log.
+  ["a log of a crowd, with messages lost", { quota: LOG, holders: 600, load: 8, fault: "loss" }],
   ["a log, when holders come and go", { quota: LOG, shape: "crowd", durationMs: 32_000 }],
   ["a log under twenty times the limit", { quota: LOG, load: 20, durationMs: 12_000 }],
   ["a log, when the home object stands still", { quota: LOG, fault: "stall", durationMs: 24_000 }],
@@ -76,7 +75,7 @@ const FURTHER: typeof CELLS = [
   ["under twenty times the limit", { load: 20, durationMs: 12_000 }],
 ];
 
-test.each(depth([...CELLS.slice(1, 3), ...OF_WINDOWS], [...CELLS, ...OF_WINDOWS, ...FURTHER]))(
+test.each(depth([...CELLS.slice(1, 3), ...OF_WINDOWS.slice(0, 1)], [...CELLS, ...OF_WINDOWS, ...FURTHER]))(
   "%s: nothing is over",
   async (_, change) => {
     const seed = announcedSeed("regions");

@@ -131,14 +131,33 @@ const CROWD: Cell = {
 };
 
 // Nearly each admitted call was a message to the home object: 293 a second, and Jain's index was 0.89.
-test("processes that are too many for parts of their own leave their calls to isolates, and few of these ask the home object", async () => {
-  const figures = await runCell(CROWD);
-  expect(figures.admittedOver).toBe(0);
-  expect(figures.handedOutOver).toBe(0);
-  expect(figures.admitted).toBeGreaterThan(0.93);
-  expect(figures.degraded).toBe(0);
-  expect(figures.busy).toBeLessThan(0.23);
-});
+inDeepRuns(
+  "processes that are too many for parts of their own leave their calls to isolates, and few of these ask the home object",
+  async () => {
+    const figures = await runCell(CROWD);
+    expect(figures.admittedOver).toBe(0);
+    expect(figures.handedOutOver).toBe(0);
+    expect(figures.admitted).toBeGreaterThan(0.93);
+    expect(figures.degraded).toBe(0);
+    expect(figures.busy).toBeLessThan(0.23);
+  },
+);
+
+// A full log has about a unit free at a time, so each admitted call was a message: the object was 85 % busy.
+inDeepRuns(
+  "at twice a log 300 processes leave their calls to isolates, and at half of it they have units",
+  async () => {
+    const quota = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 } as const;
+    const cell: Cell = { ...CROWD, quota, holders: 300, durationMs: 15_000 };
+    const [half, twice] = [await runCell({ ...cell, load: 0.5 }), await runCell({ ...cell, load: 2 })];
+    for (const figures of [half, twice]) {
+      expect([figures.admittedOver, figures.handedOutOver, figures.degraded]).toEqual([0, 0, 0]);
+      expect(figures.busy).toBeLessThan(0.5);
+    }
+    expect([half.admitted > 0.99, half.waited < 0.3]).toEqual([true, true]);
+    expect(twice.admitted).toBeGreaterThan(0.95);
+  },
+);
 
 test("units that an isolate gives to such a process, and has not itself, are found", async () => {
   const plantReply: Cell["plantReply"] = (reply) => ({
@@ -188,7 +207,7 @@ test("below the limit only the law on what is handed out finds them", async () =
   expect(admittedOver).toBe(0);
 });
 
-test("the seed alone decides what happens", async () => {
+inDeepRuns("the seed alone decides what happens", async () => {
   const cell: Cell = { ...CELL, fault: "loss", durationMs: 1_000 };
   expect(await runCell(cell)).toEqual(await runCell(cell));
   expect(await runCell(cell)).not.toEqual(await runCell({ ...cell, seed: 2 }));

@@ -9,7 +9,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { History, type Breakage, type Outcome } from "./versions.ts";
 
-const HISTORIES = depth(4, 120);
+const HISTORIES = depth(2, 120);
 
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());

@@ -63,6 +63,8 @@ const OTHER_PLAN = "other";
 
 interface Isolate {
   readonly limiter: LocalLimiter;
+  /** All requests of an isolate read one clock. */
+  readonly time: Time;
   readonly queues: BatchQueues;
   /** Answers the messages of clients. */
   readonly worker: LimiterClient;
@@ -239,7 +241,7 @@ export class History {
       { objects: this.#objects(time, queues), policies, time, inBackground },
       limiter,
     );
-    const isolate: Isolate = { limiter, queues, worker: this.#noting(worker), known: 0 };
+    const isolate: Isolate = { limiter, time, queues, worker: this.#noting(worker), known: 0 };
     return isolate;
   }
 
@@ -328,8 +330,8 @@ export class History {
     const isolate = this.#isolates[index];
     if (isolate === undefined) return;
     this.#outcome.calls += 1;
-    const time = this.#time.clock({ ms: 500 * index });
-    const holding = { objects: this.#objects(time, isolate.queues), time, inBackground: () => undefined };
+    const { time, queues } = isolate;
+    const holding = { objects: this.#objects(time, queues), time, inBackground: () => undefined };
     const { policy, plan } = this.#versions[isolate.known] as Version;
     const planned = planOf(this.#told(policy, isolate.known), plan);
     const decided = isolate.limiter.limit(holding, planned, KEY, cost);

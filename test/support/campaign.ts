@@ -144,6 +144,12 @@ export class Neighbour {
     return sent.status === 200 ? (JSON.parse(sent.text) as Record<string, unknown>) : {};
   }
 
+  /** Its objects start one after the other: beside a flood of starts a caller may have two at once. */
+  async begin(): Promise<void> {
+    for (const policy of ["api", "address", "apart", "hot"])
+      await this.#ask("POST", "/v1/limit", { policy, key: NEIGHBOUR_KEY, cost: 0 });
+  }
+
   /** Makes calls until `isOver`. */
   async live(isOver: () => boolean): Promise<void> {
     const limit = (policy: string, fields: object = {}) =>
@@ -252,15 +258,8 @@ export interface Campaign {
 }
 
 /** Makes all rounds, beside the neighbour. */
-export async function campaign({
-  serving,
-  operations,
-  rounds,
-  random,
-  atOnce,
-  leastMs = 0,
-  after,
-}: Plan): Promise<Campaign> {
+export async function campaign(plan: Plan): Promise<Campaign> {
+  const { serving, operations, rounds, random, atOnce, leastMs = 0, after } = plan;
   const attacker = new Sender(serving.url, atOnce);
   const quiet = new Sender(serving.url, NEIGHBOURS);
   const neighbour = new Neighbour(quiet, random);
@@ -270,6 +269,7 @@ export async function campaign({
   const learned = new Learned();
   let isOver = false;
   let calls = 0;
+  await neighbour.begin();
   const living = Promise.all(Array.from({ length: NEIGHBOURS }, () => neighbour.live(() => isOver)));
   const note = (law: string, example: string) => found.has(law) || found.set(law, example.slice(0, 600));
   // Files of the process, its connections, and its objects: in memory, starting, catalog, statistics.

@@ -3,7 +3,7 @@
  * states, and plays queues through with full decisions. Production code must agree, faster.
  */
 import { type JointDecision, type Taking, advance } from "../../core/accounts/account.ts";
-import type { Account, Hold, RuleAccount } from "../../core/accounts/hold.ts";
+import { type Account, type Hold, heldUnits, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { QueuedCost } from "../../core/accounts/queue-waits.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
 import type { TokenBucketState } from "../../core/algorithms/token-bucket.ts";
@@ -102,7 +102,8 @@ function taken(
   { hold, lease }: Taking,
 ): Account | undefined {
   if (rule.lease !== undefined) return lease && place(after, { ...lease, units, isStored: true });
-  return hold && noted(rule, before, nowMs, { ...hold, units, isStored: true });
+  const { capacity } = rule;
+  return hold && noted(rule, before, nowMs, { ...hold, units, isStored: true, capacity });
 }
 
 /** A denial, with the new accounts when a rule counts denials. A cost that can never pass is not counted. */
@@ -203,7 +204,13 @@ function ruleWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): 
     }
     atMs = nextExpiryMs;
     for (let hold = holds[next]; hold !== undefined && hold.expiresAtMs <= atMs; hold = holds[next]) {
-      state = rule.algorithm.debit(rule.config, state, hold.expiresAtMs, hold.units);
+      state = rule.algorithm.debit(
+        rule.config,
+        state,
+        hold.expiresAtMs,
+        hold.units,
+        heldUnits(holds).capacity,
+      );
       outstanding -= hold.units;
       next += 1;
     }

@@ -60,6 +60,11 @@ export class PoolModel {
   }
 
   #advance(): void {
+    // The script does not know of which capacity held units are: those of a larger bucket count in full.
+    this.#accounts = this.#accounts.map(({ state, holds }) => ({
+      state,
+      holds: holds.map((hold) => ({ ...hold, capacity: undefined })),
+    }));
     const leases = this.ruleAccounts.flatMap(({ rule, account }) => (rule.lease ? account.holds : []));
     const ended = leases.filter(({ id, expiresAtMs }) => id.startsWith("h:") && expiresAtMs <= this.nowMs);
     this.#reclaimed += new Set(ended.map(({ id }) => id)).size;

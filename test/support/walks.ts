@@ -14,7 +14,7 @@ export function buildMarked(): ChangedBuild {
     for (const file of FOLDERS.flatMap((name) => filesIn(folder, name)))
       writeFileSync(join(folder, file), withMarks(file, readFileSync(join(folder, file), "utf8")));
     const handler = join(folder, "worker/http/fast-path.ts");
-    const from = "    return answerLimit(";
+    const from = "    return (\n      answerLimit(";
     const answer = `    if (request.url.endsWith("${WALK_PATH}")) return Response.json(globalThis.walk.splice(0));\n`;
     const text = readFileSync(handler, "utf8");
     if (!text.includes(from)) throw new Error("worker/http/fast-path.ts answers in another way now");

@@ -12,10 +12,11 @@ import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
+const WINDOW_MS = 2_592_000_000;
 const POLICIES = {
-  plan: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, deadlineMs: 10_000 },
-  hot: { algorithm: "token-bucket", limit: 100_000, window: 2_592_000_000, deadlineMs: 10_000 },
-  shared: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, objects: 1, deadlineMs: 10_000 },
+  plan: { algorithm: "token-bucket", limit: 100, window: WINDOW_MS, deadlineMs: 10_000 },
+  hot: { algorithm: "token-bucket", limit: 100_000, window: WINDOW_MS, deadlineMs: 10_000 },
+  shared: { algorithm: "token-bucket", limit: 100, window: WINDOW_MS, objects: 1, deadlineMs: 10_000 },
 };
 /** Between two calls of one caller. */
 const PAUSE_MS = depth(50, 5);
@@ -105,6 +106,34 @@ test("an override begins at its instant in every isolate and client, however man
   );
   expect(denials.map(({ source }) => source)).toContain("isolate");
   await Promise.all(clients.map((client) => client.close()));
+  // Nor does it owe what clients and isolates had reserved: one unit is back after a seventh of the window.
+  const { retryAfterMs } = (await limit(0, "hot", key)) as unknown as Decision;
+  expect(retryAfterMs).toBeLessThanOrEqual(Math.ceil(WINDOW_MS / 7));
+});
+
+test("a hold of a bucket that shrinks leaves no debt, also when the limiter was killed meanwhile", async () => {
+  const hold = async (key: string) =>
+    (await call(0, "POST", "/v1/holds", { policy: "plan", key, units: 90, ttlMs: 60_000 })).body["hold"] as {
+      id: string;
+    };
+  const settle = async (id: string, used: number) =>
+    expect((await call(1, "POST", `/v1/holds/${id}/settle`, { used })).status).toBe(200);
+  const keys = ["shrunk", "overrun"] as const;
+  const [held, overrun] = [await hold(keys[0]), await hold(keys[1])];
+  for (const key of keys) await call(0, "PUT", overrideAt("plan", key), { limit: 10 });
+  await serving.stop("SIGKILL");
+  serving = await serveBundle(state, POLICIES, { isolates: 3 });
+  expect(await limit(2, "plan", "shrunk")).toMatchObject({ success: false, limit: 10 });
+  await settle(held.id, 90);
+  const waitMs = async (key: string) =>
+    ((await limit(0, "plan", key)) as unknown as Decision).retryAfterMs ?? Infinity;
+  expect(await waitMs("shrunk")).toBeLessThanOrEqual(WINDOW_MS / 10);
+  // What was used beyond the hold is owed.
+  await settle(overrun.id, 95);
+  expect(Math.ceil((await waitMs("overrun")) / (WINDOW_MS / 10))).toBe(6);
+  // And all counts when the bucket grows again.
+  await call(0, "DELETE", overrideAt("plan", "shrunk"));
+  expect(await limit(0, "plan", "shrunk", 0)).toMatchObject({ limit: 100, remaining: 10 });
 });
 
 test("what was changed outlives SIGKILL, and what was consumed stays consumed", async () => {
@@ -200,4 +229,9 @@ test("all of it lives in a file: pull, diff and push", async () => {
     status: 2,
     stderr: expect.stringContaining("multiply is -4") as string,
   });
+  const { status, stderr } = run("pull", "https://weir.invalid");
+  expect([status, stderr]).toEqual([
+    2,
+    expect.stringMatching(/^https:\/\/weir\.invalid does not answer: \w/),
+  ]);
 });

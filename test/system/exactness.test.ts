@@ -29,7 +29,7 @@ const policies = Object.fromEntries(
 
 const CONNECTIONS = 96;
 // A sixth of the calls still asks each bucket for more than twice what it has.
-const PART = depth(1 / 10, 1);
+const PART = depth(1 / 15, 1);
 const state = makeState();
 let serving: Serving;
 let client: HttpClient;

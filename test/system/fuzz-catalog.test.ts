@@ -10,8 +10,8 @@ import { HttpClient } from "../support/http-client.ts";
 import { announcedSeed } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const CALLS = depth(400, 4_000);
-const BOUND_CALLS = depth(250, 3_000);
+const CALLS = depth(200, 4_000);
+const BOUND_CALLS = depth(120, 3_000);
 const CANARY = { algorithm: "token-bucket", limit: 1_000, window: "30d", deadlineMs: 30_000 };
 
 const state = makeState();

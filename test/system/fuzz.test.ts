@@ -12,7 +12,7 @@ import { announcedSeed } from "../support/random.ts";
 
 // The quick lengths reach nearly always every operation, every method and every status.
 /** The environment variable FUZZED sets another number: a million takes some 20 minutes on two cores. */
-const FUZZED = Number(process.env["FUZZED"] ?? depth(1_000, 30_000));
+const FUZZED = Number(process.env["FUZZED"] ?? depth(400, 30_000));
 const REQUESTS = Math.round(0.6 * FUZZED);
 const CALLS = Math.round(0.4 * FUZZED);
 const MAX_MS = 2_400_000;

@@ -255,7 +255,16 @@ describe.each(keptVersions())("what version %s wrote", (version) => {
 
     test("the rest of a call on several keys and a hold are answered as before", async () => {
       const all = await reading.again("all");
-      expect(all.body).toEqual(reading.answered("all"));
+      const [before, after] = [reading.answered("all"), all.body].map(
+        ({ decisions }) => decisions as { readonly lease?: { readonly expiresAfterMs: number } }[],
+      );
+      const leaseMs = after?.[2]?.lease?.expiresAfterMs ?? 0;
+      expect(after?.slice(0, 2)).toEqual(before?.slice(0, 2));
+      expect(after?.[2]).toEqual({
+        ...before?.[2],
+        lease: { ...before?.[2]?.lease, expiresAfterMs: leaseMs },
+      });
+      expectUntil(leaseMs, laterBy(reading.when("all"), LEASE_MS), all.now);
       const { body, now } = await reading.again("held idempotently");
       const { hold, ...decision } = reading.answered("held idempotently");
       const { expiresAfterMs } = body["hold"] as { readonly expiresAfterMs: number };

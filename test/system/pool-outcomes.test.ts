@@ -13,6 +13,8 @@ const POLICIES = {
   open: pooled(RATE, { ...BRIEF, onFailure: "open" }),
   local: pooled(RATE, { ...BRIEF, onFailure: "local", localShare: 0.25 }),
   half: pooled(RATE, { ...BRIEF, onFailure: "local" }),
+  log: pooled({ limit: 40, windowMs: 3_600_000 }, BRIEF),
+  spaced: pooled({ limit: 40, windowMs: 3_600_000 }, { ...BRIEF, minInterval: "1ms" }),
   slots: { algorithm: "concurrency", limit: 4, ttl: "1m", pool: "redis", ...BRIEF },
   "local-slots": {
     algorithm: "concurrency",
@@ -157,6 +159,34 @@ describe.each(TRIED)("Redis %s", (_, fault) => {
     const seen = await call(NA, "GET", `/v1/policies/closed/keys/${encodeURIComponent(key)}`);
     // The hold that nobody heard of may be there, until it expires.
     expect([34, 39, 40]).toContain(seen.body["remaining"]);
+  });
+});
+
+describe("writes that Redis loses count as the whole quota, from the region's next call on", () => {
+  const isAdmitted = async (reply: Promise<{ readonly body: Record<string, unknown> }>) =>
+    (await reply).body["success"];
+  const hold = (policy: string, key: string) => call(EU, "POST", "/v1/holds", { policy, key, units: 20 });
+  const once = (policy: string, key: string, idempotencyKey = "first") =>
+    limit(EU, policy, key, { cost: 20, idempotencyKey });
+  const plain = (policy: string, key: string) => limit(EU, policy, key, { cost: 20 });
+
+  describe.each(["closed", "log", "spaced"])("policy %s", (policy) => {
+    test.each([
+      ["a first call", plain, plain],
+      ["a hold", hold, plain],
+      ["a call after a hold with an idempotency key", hold, once],
+      ["calls with idempotency keys", once, (name: string, key: string) => once(name, key, "second")],
+      ["a hold after a call", plain, hold],
+    ])("%s", async (_, before, after) => {
+      const key = freshKey();
+      await expectBack("closed");
+      if (policy === "spaced") for (let count = 0; count < 4; count += 1) await limit(EU, policy, key);
+      else expect(await isAdmitted(before(policy, key))).toBe(true);
+      await world.restartRedis();
+      await expectBack("closed");
+      expect(await isAdmitted(after(policy, key))).toBe(false);
+      expect(await isAdmitted(limit(NA, policy, key))).toBe(false);
+    });
   });
 });
 

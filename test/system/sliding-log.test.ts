@@ -8,7 +8,7 @@ import { mostInWindow, type AdmittedCall } from "../support/interval-bound.ts";
 import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const CRASHES = depth(3, 8);
+const CRASHES = depth(2, 8);
 const ROUND_MS = 1_300;
 const LOGS = {
   five: { limit: 5, windowMs: 1_000 },

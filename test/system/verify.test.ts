@@ -32,6 +32,13 @@ const policies = {
   trial: { algorithm: "token-bucket", limit: 1, window: "1s", shadow: true, ...PATIENT },
 };
 
+/** Where a call without a group is refused, or one without a priority may not have all. */
+const parted = {
+  shared: { algorithm: "token-bucket", limit: 20, window: "1m", fair: true, ...PATIENT },
+  "shared-slots": { algorithm: "concurrency", limit: 2, ttl: "3s", maxWait: "30s", fair: true, ...PATIENT },
+  kept: { algorithm: "sliding-log", limit: 20, window: "1m", reserve: { high: "20%" }, ...PATIENT },
+};
+
 interface Verified {
   readonly exitCode: number;
   readonly printed: string;
@@ -57,7 +64,7 @@ function verify(
 const states = [makeState(), makeState(), makeState()] as const;
 let [served, leaking, greedy]: Serving[] = [];
 beforeAll(async () => {
-  served = await serveBundle(states[0], policies);
+  served = await serveBundle(states[0], { ...policies, ...parted });
   if (!IS_DEEP) return;
   const support = join(import.meta.dirname, "..", "support");
   leaking = await serveBundle(states[1], policies, { main: join(support, "leaking-worker.mjs") });
@@ -69,8 +76,21 @@ afterAll(async () => {
   for (const state of states) removeState(state);
 });
 
+test("policies of groups, and with a reserve, are called with what gives one caller all of it", async () => {
+  const names = Object.keys(parted).flatMap((name) => ["--policy", name]);
+  const { exitCode, printed } = await verify(served?.url ?? "", ["--quick", ...names]);
+  expect(printed).toMatch(/^holds +exactness of shared: token-bucket/m);
+  expect(printed).toMatch(/^holds +exactness of kept: sliding-log/m);
+  expect(printed).toMatch(/^holds +a hold of \w+ keeps others out, and what it did not use is free again/m);
+  expect(printed).toMatch(/^holds +leases of shared-slots exclude each other/m);
+  expect(printed).toMatch(/^holds +a lease of shared-slots that a socket holds/m);
+  expect(printed).toMatch(/8 held, 0 broken, 2 untested; \d+ calls$/m);
+  expect(exitCode).toBe(0);
+});
+
 test("of the real limiter it finds that everything holds, and leaves no lease behind", async () => {
-  const { exitCode, printed } = await verify(served?.url ?? "");
+  const names = Object.keys(policies).flatMap((name) => ["--policy", name]);
+  const { exitCode, printed } = await verify(served?.url ?? "", ["--quick", ...names]);
   expect(printed).toMatch(/^measured +latency/m);
   expect(printed).toMatch(/^holds +exactness of api: token-bucket/m);
   expect(printed).toMatch(/^holds +exactness of login: sliding-log/m);
@@ -194,7 +214,7 @@ const REFUSED: readonly (readonly [string, readonly string[], string, RegExp])[]
     "an unknown policy",
     ["--policy", "ap"],
     TOKENS.full,
-    /^--policy is ap: must be one of api, login, fair, plan, llm, mutex, trial/,
+    /^--policy is ap: must be one of api, login, fair, plan, llm, mutex, trial, shared/,
   ],
   ["an unknown flag", ["--fast"], TOKENS.full, /--fast/],
 ];

@@ -1,6 +1,7 @@
 /** Callers that wait for units of rates, on plain workerd: over HTTP and over the service binding. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { createLimiter } from "../../package/client.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { BoundClient } from "../support/bound-client.ts";
 import { eventually } from "../support/eventually.ts";
@@ -315,4 +316,23 @@ test("a caller whose connection was closed in an orderly way while it waited kee
   const next = await client.call("POST", "/v1/leases", { policy: "slot", key, waitMs: 30_000 });
   expect(next.body).toMatchObject({ success: true });
   await untilKey("slot", key, { leases: 1, reclaimed: 1 });
+});
+
+test("of a client whose caller has left, the request goes on, and its slot is free as soon as it is granted", async () => {
+  const key = freshKey();
+  const { lease } = (await client.call("POST", "/v1/leases", { policy: "slot", key })).body as {
+    lease: { id: string };
+  };
+  await using limiter = createLimiter({ url: serving.url, token: TOKENS.full, policy: "slot" });
+  const caller = new AbortController();
+  const left = limiter.acquire({ key, waitMs: 60_000, signal: caller.signal }).catch(String);
+  await untilKey("slot", key, { queueLength: 1 });
+  caller.abort("gone");
+  expect(await left).toBe("gone");
+  // For longer than any other call's late answer is waited for.
+  await new Promise((done) => setTimeout(done, 3_000));
+  expect((await client.call("DELETE", `/v1/leases/${lease.id}`)).status).toBe(204);
+  const next = await client.call("POST", "/v1/leases", { policy: "slot", key, waitMs: 30_000 });
+  expect(next.body).toMatchObject({ success: true });
+  expect((await client.peek("slot", key)).body).toMatchObject({ leases: 1, reclaimed: 0 });
 });

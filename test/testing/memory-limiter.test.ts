@@ -125,6 +125,36 @@ describe("a limiter that fails when it is told to", () => {
     expect(await limiter.limit({ policy: "open", key: "a" })).toMatchObject({ remaining: 4, reason: "ok" });
   });
 
+  test("admits what a limit in onFailure does, by the test's clock, and refuses what a limiter does", async () => {
+    const clock = manualClock();
+    const search = {
+      algorithm: "token-bucket",
+      limit: 100,
+      window: "1s",
+      onFailure: { limit: 2, window: "1s" },
+    };
+    const limiter = memoryLimiter({ policies: { ...policies, search }, policy: "search", clock });
+    limiter.fail();
+    const degraded = { reason: "degraded", source: "fallback", limit: 2 };
+    expect(await limiter.limit({ key: "a" })).toMatchObject({ ...degraded, success: true, remaining: 1 });
+    expect(await limiter.limit({ key: "a", cost: 2 })).toMatchObject({ success: false, retryAfterMs: 500 });
+    await clock.advance("500ms");
+    expect(await limiter.limitAny({ checks: [{ key: "a", cost: 2 }] })).toMatchObject({ chosen: 0 });
+    expect(await limiter.hold({ key: "b", units: 1 })).toMatchObject({ success: false, limit: 100 });
+    expect(await limiter.limit({ key: "b", force: true })).toMatchObject({ success: false, limit: 100 });
+    const checks = [{ key: "b" }];
+    expect(await limiter.limitAll({ checks, atomic: false })).toMatchObject({ success: true });
+    expect(await limiter.limitAll({ checks })).toMatchObject({ success: false });
+    await expect(limiter.limit({ policy: "serch", key: "a" })).rejects.toMatchObject({
+      status: 404,
+      message: expect.stringContaining("did you mean search?"),
+    });
+    const refused = { status: 422, message: expect.stringContaining("cost is -1: must be") };
+    await expect(limiter.limit({ policy: "open", key: "a", cost: -1 })).rejects.toMatchObject(refused);
+    const negative = limiter.limitAll({ checks: [{ policy: "open", key: "a", cost: -1 }] });
+    await expect(negative).rejects.toMatchObject({ status: 422 });
+  });
+
   test("throws what it is given", async () => {
     const limiter = unlimited();
     limiter.fail(new Error("no wire"));

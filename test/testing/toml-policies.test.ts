@@ -33,6 +33,11 @@ test.each([
     "stagin",
     /^environment is "stagin": must be one of "staging" \(did you mean staging\?\)$/,
   ],
+  [
+    "[vars.POLICIES.a]\n",
+    "staging",
+    /^environment is "staging": must be left out, as the file has no environments$/,
+  ],
   ["[vars.POLICIES.a]\n[env.staging]\n", "staging", /^POLICIES is missing/],
   [3 as unknown as string, undefined, /^text is 3: must be the text of a wrangler.toml$/],
 ])("%j in the environment %s is refused", (text, environment, said) => {

@@ -1,10 +1,8 @@
 /** Calls that are admitted and told to wait (`delayMs`), over HTTP and in real objects. */
-import { afterEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import { call, freshKey, limit, report } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 import { at, START_MS } from "../support/virtual-date.ts";
-
-afterEach(() => void vi.useRealTimers());
 
 const HOUR_MS = 3_600_000;
 const hours = (count: number) => count * HOUR_MS;

@@ -1,12 +1,10 @@
 /** Mistakes that limiters have made, a test each, named after the claim that Weir makes instead. */
 import { runInDurableObject } from "cloudflare:test";
-import { afterEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
 import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 import { at, START_MS } from "../support/virtual-date.ts";
-
-afterEach(() => void vi.useRealTimers());
 
 const hold = (policy: string, key: string, units: unknown, fields: object = {}) =>
   call("/v1/holds", { body: { policy, key, units, ...fields } });

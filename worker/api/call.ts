@@ -23,7 +23,7 @@ export interface CallContext extends Context {
 }
 
 /** A field of the query, as the OpenAPI document has it. A field of type `integer` is read as a number. */
-export interface QueryField {
+interface QueryField {
   readonly name: string;
   readonly in: "query";
   readonly required: boolean;
@@ -40,7 +40,7 @@ export interface CallExample {
 }
 
 /** How the OpenAPI document describes a call. */
-export interface CallDescription {
+interface CallDescription {
   readonly tag: string;
   readonly summary: string;
   readonly description?: string;
@@ -61,6 +61,8 @@ interface Place extends CallDescription {
   readonly path: string;
   /** The caller has one of these. Absent: no token is needed. */
   readonly scopes?: readonly Scope[];
+  /** What is said without any of them, if the body decides which. */
+  readonly needed?: string;
   /** The JSON body. Without a schema it has to be empty, or `{}`. */
   readonly body?: { readonly schema?: Component; readonly isOptional?: true };
 }
@@ -70,8 +72,8 @@ export interface Call<Answer = unknown> extends Place {
   readonly kind: "call";
   /** Fields of the query. Absent: there are none, but `deny` beside a body. */
   readonly query?: readonly QueryField[];
-  /** The call may stand in the query instead of the body: it does if that has one of `beginning`. */
-  readonly orQuery?: { readonly beginning: readonly string[]; readonly numbers: readonly string[] };
+  /** The call may stand in the query instead of the body: it does if that has one of `beginning`. `typed`: no text. */
+  readonly orQuery?: Readonly<Record<"beginning" | "known" | "typed", readonly string[]>>;
   /**
    * What the call is on, over the service binding: its `props` add what is left out of a key, or of each check. Absent:
    * the binding does not have the call.

@@ -159,7 +159,7 @@ export const catalogRecords = {
     answer: JSON_ANSWER,
     summary: "Issue a token; needs the scope admin",
     ok: { says: "The token, shown this once", schema: "IssuedToken" },
-    alsoProblems: [412],
+    alsoProblems: [409],
     example: {
       request: examples.TOKEN,
       answers: { issued: { ...examples.TOKEN, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } },

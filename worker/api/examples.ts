@@ -1,4 +1,5 @@
 /** What the examples of the records are made of. A mock that answers with these examples behaves like a limiter. */
+import { END_MS } from "../../core/algorithms/credits.ts";
 import { claimId } from "../../core/protocol/names.ts";
 
 export const EXPORT = { policy: "export", key: "customer:1" };
@@ -27,7 +28,8 @@ export const admitted = decided(true, USER, TAKEN);
 export const denied = decided(false, USER, EMPTY);
 export const refunded = decided(true, USER, { ...TAKEN, refunded: 1 });
 /** Credits never come back by themselves. */
-const CREDITS = { limit: 10_000, remaining: 2_499, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" };
+const NEVER_MS = END_MS - Date.UTC(2026, 0);
+const CREDITS = { limit: 10_000, remaining: 2_499, resetAfterMs: NEVER_MS, retryAfterMs: 0, reason: "ok" };
 export const BOUGHT = { policy: "credits", key: "user:42" };
 export const bought = decided(true, BOUGHT, CREDITS);
 export const spent = decided(false, BOUGHT, {
@@ -77,7 +79,17 @@ export const someDenied = [denied, estimated(100_000)];
 export const several = { success: true, decisions: [admitted, estimated(98_800)] };
 export const POLICY = {
   name: "api",
-  rules: [{ name: "api", algorithm: "token-bucket", limit: 100, windowMs: 1_000, burst: 500 }],
+  rules: [
+    {
+      name: "api",
+      algorithm: "token-bucket",
+      unit: "requests",
+      capacity: 500,
+      limit: 100,
+      windowMs: 1_000,
+      burst: 500,
+    },
+  ],
   onFailure: "closed",
   deadlineMs: 500,
   objects: "per-key",

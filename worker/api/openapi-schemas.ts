@@ -91,7 +91,7 @@ const DESCRIPTIONS: Readonly<Partial<Record<string, string>>> = {
   RuleFields: "A rule. Which further fields it has, its algorithm says.",
   PolicyFields: "The fields that a policy has in wrangler.toml: those of its only rule, or `rules`.",
   OverrideRequest: "Figures of the policy, or one of `multiply`, `blocked` and `unlimited`.",
-  PolicyRule: "Further fields are the algorithm's: limits in units, durations in milliseconds.",
+  PolicyRule: "A rule with the fields that its algorithm has: limits in units, durations in milliseconds.",
 } satisfies Partial<Record<SchemaName, string>>;
 
 /** All named schemas, by name: those of this file, then those that records define. */

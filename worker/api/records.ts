@@ -8,6 +8,7 @@ import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimitAny } from "../calls/limit-any.ts";
 import { callEndWaits, callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { callReserve } from "../calls/reservations.ts";
+import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { callHistory, callMetrics, callTopGroups, callTopKeys, HistoryRequest } from "../calls/stats.ts";
 import {
   type Call,
@@ -27,13 +28,21 @@ const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
 const KEYS = { tag: "keys", scopes: ["admin"] } as const;
 const STATS = { tag: "stats", scopes: ["admin"] } as const;
 
+// A table cannot be in a query.
+const { limits: _, ...IN_QUERY } = LimitRequest.entries;
+
 const limitRecords = {
   limit: call({
     ...ADDRESSES.limit,
     tag: "limits",
     scopes: ["limit", "force", "admin"],
+    needed: "limit (with force: force or admin)",
     body: { schema: "LimitRequest" },
-    orQuery: { beginning: ["policy", "key"], numbers: ["cost", "waitMs"] },
+    orQuery: {
+      beginning: ["policy", "key"],
+      known: [...Object.keys(IN_QUERY), "deny"],
+      typed: ["cost", "waitMs", "utilization", "refundable", "force"],
+    },
     on: "key",
     handle: callLimit,
     answer: DECISION,
@@ -107,6 +116,7 @@ const limitRecords = {
     ...ADDRESSES.refund,
     tag: "limits",
     scopes: ["limit", "refund"],
+    needed: "limit (without charge: refund)",
     body: { schema: "RefundRequest" },
     handle: callRefund,
     answer: DECISION,

@@ -12,7 +12,7 @@ import { neverResets, retryAfter, setPolicyHeaders, setQuotaHeaders } from "../.
 import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";
-import type { TargetAnswer } from "../calls/limits.ts";
+import type { TargetAnswer } from "../calls/validate.ts";
 
 export type DenyStatus = 200 | 429;
 

@@ -66,9 +66,14 @@ export function isConfigured(secret: string | undefined, name: string): boolean 
   return !(tokens instanceof Problem) && tokens.some(({ id }) => id === JSON.stringify({ token: name }));
 }
 
-export function scopeProblem({ title, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
+/** @param needed what is said of a call that needs one or another, as its body says */
+export function scopeProblem(
+  { title, scopes }: Principal,
+  anyOf: readonly Scope[],
+  needed = anyOf.join(" or "),
+): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
-  return new Problem(LIMITER_PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
+  return new Problem(LIMITER_PROBLEMS.forbidden, `${title} has no scope ${needed}`);
 }
 
 export function mayUse({ policies }: Principal, policy: string): boolean {

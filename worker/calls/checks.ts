@@ -70,6 +70,13 @@ export function textOf(check: IndependentCheck): string {
   return JSON.stringify([nameOf(check), costText(check.cost)]);
 }
 
+/** The groups of checks in their order, or in any. Earlier builds stored none (`isSameRequest`). Stored: never reword. */
+export async function groupsText(checks: readonly IndependentCheck[], isOrdered: boolean): Promise<string> {
+  if (checks.every(({ policy }) => policy.group === undefined)) return "";
+  const lines = checks.map((check) => JSON.stringify([textOf(check), check.policy.group?.group]));
+  return ` of groups (${await digestOf(isOrdered ? lines : lines.toSorted())})`;
+}
+
 /** A short digest of the checks of a call. Stored: never change it. */
 export async function digestOf(lines: readonly string[]): Promise<string> {
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));

@@ -26,7 +26,7 @@ import {
   utilizationProblem,
 } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { parse, badValue, type Target } from "./validate.ts";
+import { parse, badValue, type Target, unitsOf } from "./validate.ts";
 
 /** A hold or lease of a key. Its secret is the unguessable part of its id. */
 interface ClaimTarget extends Target {
@@ -280,10 +280,15 @@ export const callHold = onKey(requests.HoldRequest, async ({ policy, key }, requ
 export const callSettle = onClaim("hold", requests.SettleRequest, async (claim, { used }, input) => {
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
-  if (problem !== undefined) return problem;
-  const settle = (each: LimiterClient, its: Policy) => each.claims.settle(its, key, secret, used);
+  const counted = unitsOf(policy.rules);
+  const had = typeof used === "number" ? [] : Object.keys(used).filter((unit) => !counted.includes(unit));
+  if (problem !== undefined && had.length === 0) return problem;
+  const settle = (each: LimiterClient, its: Policy) =>
+    each.claims.settle(its, key, { id: secret, used, ...(each === client && had.length > 0 && { had }) });
   const answer = await withCandidate(client, policy, settle);
-  return answer instanceof Problem ? answer : { policy, answer };
+  if (!(answer instanceof Problem)) return { policy, answer };
+  // Only the object knows whether the hold was taken with these units.
+  return answer.status === 404 ? (problem ?? answer) : answer;
 });
 
 export const callCancel = onClaim("hold", requests.CancelRequest, async ({ policy, key, secret, client }) => {

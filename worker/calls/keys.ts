@@ -2,6 +2,7 @@
 import * as v from "valibot";
 import type { KeyRange } from "../../client/objects/key-lists.ts";
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
+import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
   keyCursor,
@@ -14,7 +15,15 @@ import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { described, integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { amount, KeyRequest, milliseconds, optional, text } from "./schemas/request-schemas.ts";
+import {
+  amount,
+  AMOUNT,
+  INTEGER,
+  KeyRequest,
+  milliseconds,
+  optional,
+  text,
+} from "./schemas/request-schemas.ts";
 import { parse, badValue } from "./validate.ts";
 
 export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
@@ -167,11 +176,40 @@ function jitterOf(jitter: NonNullable<Policy["retryJitter"]>): object {
   return "share" in jitter ? { retryJitter: jitter.share } : { retryJitterMs: jitter.mostMs };
 }
 
-const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
+const LAYOUT = v.union([v.literal("per-key"), INTEGER]);
 
-/** Other fields are the algorithm's: limits in units, durations in milliseconds. */
+/** These take effect as `undelayed`, and as `burst` and `savedParts`. */
+const UNLISTED = ["delay", "nodelay", "maxBurst", "maxDelay"];
+
+/** The fields of all algorithms as rules are listed with them: units, and durations in milliseconds. */
+function listedFields(): object {
+  const all = [...algorithms.values()].flatMap(({ fields }) => Object.entries(fields));
+  const listed = all.filter(([field]) => !UNLISTED.includes(field));
+  return Object.fromEntries(
+    listed.map(([field, kind]): [string, v.GenericSchema] => {
+      if (typeof kind !== "string" || kind === "text?") return [field, v.optional(v.string())];
+      if (kind === "boolean?") return [field, v.optional(v.boolean())];
+      if (kind === "ratio?") return [field, v.optional(v.number())];
+      const isTime = ["duration", "duration?", "period"].includes(kind);
+      return [isTime ? `${field}Ms` : field, v.optional(INTEGER)];
+    }),
+  );
+}
+
+/** A later version may list further fields. */
 export const PolicyRule = v.objectWithRest(
-  { name: v.string(), algorithm: v.string() },
+  {
+    name: v.string(),
+    algorithm: v.string(),
+    unit: v.string(),
+    capacity: amount("The most units at once."),
+    ...listedFields(),
+    undelayed: optional(AMOUNT, "Of leaky-bucket: calls that are not delayed."),
+    savedParts: optional(v.number(), "Of smooth-bursty: what is saved at most, in parts of a permit."),
+    period: optional(v.string(), "Of a calendar window: its period."),
+    blockForMs: optional(AMOUNT, "The length of the first block."),
+    maxBlockMs: optional(AMOUNT, "The longest block."),
+  },
   v.union([v.string(), v.number(), v.boolean()]),
 );
 
@@ -179,7 +217,7 @@ export const PolicyDescription = v.object({
   name: v.string(),
   rules: v.array(PolicyRule),
   plans: optional(v.record(v.string(), v.array(PolicyRule)), "The rules as each plan has them."),
-  maxLimitInCall: v.optional(amount("Calls may bring limits of their own, up to this.")),
+  maxLimitInCall: optional(AMOUNT, "Calls may bring limits of their own, up to this."),
   onFailure: v.picklist(["closed", "open", "local"]),
   failureLimit: optional(
     v.object({ limit: amount("In each window."), windowMs: milliseconds("The length of a window.") }),
@@ -204,7 +242,7 @@ export const PolicyDescription = v.object({
     "The part of the limit that a region decides on alone while its pool does not answer.",
   ),
   retryJitter: optional(v.number(), "Denied callers are told up to this part of the wait more."),
-  retryJitterMs: v.optional(milliseconds("Denied callers are told up to this much more.")),
+  retryJitterMs: optional(AMOUNT, "Denied callers are told up to this much more."),
   notify: optional(v.array(v.number()), "The fractions of the limit at which a notice is sent."),
   shadow: v.boolean(),
   fair: optional(v.literal(true), "Groups share the limit: each call that is decided names its group."),

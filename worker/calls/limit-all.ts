@@ -15,7 +15,7 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
-import { decisionOf, toShedDecision } from "../../client/read-answer.ts";
+import { blockedDecision, decisionOf, toShedDecision } from "../../client/read-answer.ts";
 import { type Cost, costOf, type Policy, takesNothing } from "../../core/policies/policy.ts";
 import { withCallLimits } from "../../core/policies/seen-policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
@@ -30,7 +30,15 @@ import {
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
-import { digestOf, findChecks, type IndependentCheck, nameOf, textOf, withKeys } from "./checks.ts";
+import {
+  digestOf,
+  findChecks,
+  groupsText,
+  type IndependentCheck,
+  nameOf,
+  textOf,
+  withKeys,
+} from "./checks.ts";
 import { type CallContext, rateProblem } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
 import { given, parse, badValue, stray, type Target } from "./validate.ts";
@@ -192,7 +200,9 @@ class AllOrNone {
   /** Holds the units of one check. @param waitMs the longest wait for the holds of other such calls */
   async #ask(check: SampledCheck, waitMs: number): Answered<Outcome> {
     const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
-    if (takesNothing(policy, cost) || policy.override?.effect !== undefined) {
+    // Slots of an unlimited key are leased too.
+    const hasEffect = policy.override?.effect !== undefined && !isLeasing(policy);
+    if (takesNothing(policy, cost) || hasEffect || blockedDecision(policy, key) !== undefined) {
       const decision = await this.#client.limit(policy, key, { cost: 0, priority });
       return decision instanceof Problem ? decision : { decision, isContended: false };
     }
@@ -238,7 +248,7 @@ class AllOrNone {
     const settled = outcomes.map(({ decision }) => decision);
     let wasCancelled = false;
     await this.#forHolds(outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
-      const decision = await this.#client.claims.settle(policy, key, holdId, cost);
+      const decision = await this.#client.claims.settle(policy, key, { id: holdId, used: cost });
       const isMissing = decision instanceof Problem && decision.status === 404;
       // Calls with one idempotency key share holds: another was denied, and has cancelled this hold.
       wasCancelled ||= idempotencyKey !== undefined && isMissing;
@@ -342,7 +352,7 @@ function textIn(value: string | Readonly<Record<string, number>> | undefined): s
 /** The call as idempotency stores it, independent of the order of checks: never change it. */
 async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
   const lines = targets.map(textOf).toSorted(compare);
-  return `call on ${targets.length} checks (${await digestOf(lines)})`;
+  return `call on ${targets.length} checks (${await digestOf(lines)})${await groupsText(targets, false)}`;
 }
 
 /** Whether a check can never pass: its total is above a capacity. A shadow policy lets everything pass. */

@@ -26,17 +26,10 @@ import { type LimitParams, MAX_CHECKS } from "../../core/protocol/calls.ts";
 import { type AnyDecision, standingFor } from "../../core/protocol/decision.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { limitCandidate } from "./candidates.ts";
-import { digestOf, findChecks, type IndependentCheck, textOf, withKeys } from "./checks.ts";
-import {
-  type CallContext,
-  decidedBy,
-  limitOf,
-  rateProblem,
-  type TargetAnswer,
-  withCharge,
-} from "./limits.ts";
+import { digestOf, findChecks, groupsText, type IndependentCheck, textOf, withKeys } from "./checks.ts";
+import { type CallContext, decidedBy, limitOf, rateProblem, withCharge } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { badValue, given, parse } from "./validate.ts";
+import { badValue, given, parse, type TargetAnswer } from "./validate.ts";
 
 /** Charges the first check that admits. The policy is that of the decision that stands for the call. */
 export async function callLimitAny(
@@ -53,7 +46,7 @@ export async function callLimitAny(
   const standing = standingFor(answer);
   const check = call.checks[answer.decisions.indexOf(standing)];
   if (check === undefined) throw new RangeError("no check was tried");
-  return { policy: decidedBy(context.client, check, standing), answer };
+  return { policy: decidedBy(context.client, check, standing).policy, answer };
 }
 
 interface Call {
@@ -132,14 +125,19 @@ async function parseCall(context: CallContext, input: unknown): Answered<Call> {
   if (found instanceof Problem) return found;
   const { idempotencyKey, refundable: isRefundable } = parsed;
   const checks = withKeys(found, idempotencyKey);
-  // One check alone is a plain `limit`: no other can be charged instead.
-  const request = idempotencyKey === undefined || checks.length === 1 ? undefined : await requestText(checks);
+  const request = idempotencyKey === undefined ? undefined : await requestText(checks);
   return { checks, isRefundable, request };
 }
 
 /** The call as idempotency stores it: never change it. */
 async function requestText(checks: readonly IndependentCheck[]): Promise<string> {
-  return `call on the first of ${checks.length} checks (${await digestOf(checks.map(textOf))})`;
+  const lines = checks.map(textOf);
+  const isOne = checks.length === 1;
+  // Of one check its group is stored so.
+  const group = isOne ? checks[0]?.policy.group?.group : undefined;
+  if (group !== undefined) lines.push(group);
+  const groups = isOne ? "" : await groupsText(checks, true);
+  return `call on the first of ${checks.length} checks (${await digestOf(lines)})${groups}`;
 }
 
 /** The problem of a check that cannot be tried: its units are leased, or its denial would change something. */

@@ -11,22 +11,27 @@ import type { LimitParams } from "../../core/protocol/calls.ts";
 import { decidingPlan, type Decision, type KeyReport } from "../../core/protocol/decision.ts";
 import { hash } from "../../core/protocol/names.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, meant, oneOfNames, pointerTo, violation, wrong } from "../../core/violations.ts";
+import { oneOfNames, pointerTo, violation, wrong } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { given, notAllowed, parse, badValue, type Target } from "./validate.ts";
+import {
+  badValue,
+  given,
+  notAllowed,
+  parse,
+  type Target,
+  type TargetAnswer,
+  unitsOf,
+  unknownUnit,
+  unknownUnits,
+} from "./validate.ts";
 
 export interface CallContext {
   readonly client: LimiterClient;
   readonly principal: Principal;
   /** Its signal is aborted when an HTTP caller has left. */
   readonly request?: Pick<Request, "signal">;
-}
-
-export interface TargetAnswer<Answer> {
-  readonly policy: Policy;
-  readonly answer: Answer;
 }
 
 export function onKey<
@@ -51,16 +56,24 @@ export function onKey<
     if (target instanceof Problem) return target;
     const answer = await answerOf(target, request, context, input);
     if (answer instanceof Problem) return answer;
-    return { policy: decidedBy(context.client, target, answer), answer };
+    return decidedBy(context.client, target, answer);
   };
 }
 
-/** The policy as the plan sees it that decided: to a repeated call the first one's, to one without a plan its key's. */
-export function decidedBy({ policies }: LimiterClient, { policy, key }: Target, answer: unknown): Policy {
-  const plan = decidingPlan(answer);
+/**
+ * The policy as the plan sees it that decided: to a repeated call the first one's, to one without a plan its key's. A call
+ * that has waited was decided by the override of then.
+ */
+export function decidedBy<Answer>({ policies }: LimiterClient, { policy, key }: Target, answer: Answer) {
+  const { waitedMs = 0 } = (answer ?? {}) as { readonly waitedMs?: number };
+  const plan = decidingPlan(answer) ?? policy.plan;
   const whole = policies.named.get(publicName(policy.name));
-  if (plan === undefined || plan === policy.plan || whole === undefined) return policy;
-  return namedPlan(whole.overrides?.find(key, readClockMs()) ?? whole, plan) ?? policy;
+  if ((plan === policy.plan && waitedMs === 0) || whole === undefined) return { policy, answer };
+  const now = whole.overrides?.find(key, readClockMs()) ?? whole;
+  const by = plan === undefined ? now : (namedPlan(now, plan) ?? policy);
+  const override = by.override?.pattern;
+  const isOther = waitedMs > 0 && override !== policy.override?.pattern;
+  return { policy: by, answer: isOther ? { ...answer, override } : answer };
 }
 
 /**
@@ -118,10 +131,7 @@ export function costProblem(
   const givenCost = given(input, path.at(-1) ?? "");
   if (typeof givenCost !== "object" || givenCost === null) return undefined;
   if (Array.isArray(givenCost)) return badValue(path, givenCost, requests.COST_ALLOWED);
-  const names = unitsOf(rules);
-  const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
-  if (unknown.length === 0) return undefined;
-  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: unknownUnit(unit, names) })));
+  return unknownUnits(rules, path, givenCost);
 }
 
 const NOT_ALL_ZERO = `${requests.UNITS_ALLOWED}, at least one of them not 0`;
@@ -310,7 +320,7 @@ export const callSetUsed = onKey(
 export const keyHandlers = { refund: callRefund, peek: callPeek, reset: callReset, endWaits: callEndWaits };
 
 /** How a request names a key, and what counts for it. */
-export interface TargetFields {
+interface TargetFields {
   readonly policy: string;
   readonly key: string;
   /** "": the policy's own figures. Absent: those that the key has. */
@@ -377,23 +387,13 @@ function withLimits(
     return Number.isInteger(limit) && limit >= 0 && limit <= max ? [] : [wrong(place, limit, allowed)];
   });
   if (problems.length > 0) return notAllowed(problems);
-  if (override !== undefined) return own;
-  const limited = namedPlan(policy, withCallLimits(plan, limits));
+  const limited = override === undefined ? namedPlan(policy, withCallLimits(plan, limits)) : own;
   if (limited !== undefined) return limited;
   // The algorithm counts `max`, but another field of the rule may need a larger limit, as `carry` does.
   const unfit = entries.flatMap(([unit, limit]) => {
     const why = whyNot({ [unit]: limit });
-    return why === ""
-      ? []
-      : [wrong([...path, unit], limit, `a limit that the policy's rule can have (${why})`)];
+    const can = `a limit that the policy's rule can have (${why})`;
+    return why === "" ? [] : [wrong([...path, unit], limit, can)];
   });
   return unfit.length > 0 ? notAllowed(unfit) : badValue(path, limits, `other limits (${whyNot(limits)})`);
-}
-
-function unknownUnit(unit: string, units: readonly string[]): string {
-  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}${meant(unit, units)}`;
-}
-
-export function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
-  return [...new Set(rules.map(({ unit }) => unit))];
 }

@@ -375,8 +375,8 @@ function describeRules({ priorities, rules }: Policy) {
   return { ...(seen.length > 0 && { seen: Object.fromEntries(seen) }), rules: rules.map(describeRule) };
 }
 
-function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
+function describeRule(rule: Rule): RuleDescription {
+  const { name, unit, capacity, algorithm, config } = rule;
   const wholeMs = { one: algorithm.refillMs(config, 1), all: algorithm.refillMs(config, capacity) };
-  const isCut = isCuttable({ name, unit, capacity, algorithm, config });
-  return { name, unit, capacity, wholeMs, ...(isCut && { isCuttable: true as const }) };
+  return { name, unit, capacity, wholeMs, ...(isCuttable(rule) && { isCuttable: true as const }) };
 }

@@ -5,7 +5,7 @@ import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../../core/protocol/problems.ts";
-import { type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
+import { addTo, type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   type StatsBindings,
   statsStub,
@@ -123,7 +123,7 @@ function sumsOf(counts: Counts) {
     if (outcome === "admitted") sums.admitted += count;
     else {
       sums.denied += count;
-      reasons[reason] = (reasons[reason] ?? 0) + count;
+      addTo(reasons, reason, count);
     }
     if (reason === "degraded") sums.degraded += count;
   }
@@ -192,11 +192,9 @@ export const HistoryPoint = v.object({
   denied: amount("Decisions that denied."),
   degraded: amount("Those of both that `onFailure` decided, since the limiter could not."),
   reasons: described(v.record(v.string(), amount("How often.")), "By reason, how many were denied."),
-  plans: v.optional(
-    described(
-      v.record(v.string(), v.object({ admitted: amount("Admitted."), denied: amount("Denied.") })),
-      "Those by plans, by the plan's name. All others were decided by the policy's own figures.",
-    ),
+  plans: optional(
+    v.record(v.string(), v.object({ admitted: amount("Admitted."), denied: amount("Denied.") })),
+    "Those by plans, by the plan's name. All others were decided by the policy's own figures.",
   ),
 });
 
@@ -216,9 +214,7 @@ const counted = {
 export const TopKey = v.object({
   key: v.string(),
   ...counted,
-  plan: v.optional(
-    described(v.string(), "The plan of the last decision. Absent: it was by the policy's own figures."),
-  ),
+  plan: optional(v.string(), "The plan of the last decision. Absent: it was by the policy's own figures."),
 });
 
 const ofTops = {

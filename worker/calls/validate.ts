@@ -1,7 +1,8 @@
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { pointerTo, violation, violationsOf } from "../../core/validation.ts";
+import { violationsOf } from "../../core/validation.ts";
+import { clip, meant, pointerTo, violation } from "../../core/violations.ts";
 
 /** The most errors in an answer, so that a small request never has a large answer. */
 export const MAX_PROBLEMS = 20;
@@ -46,4 +47,27 @@ export function given(input: unknown, field: string): unknown {
 export interface Target {
   readonly policy: Policy;
   readonly key: string;
+}
+
+export interface TargetAnswer<Answer> {
+  readonly policy: Policy;
+  readonly answer: Answer;
+}
+
+type Counting = readonly { readonly unit: string }[];
+
+export function unitsOf(rules: Counting): readonly string[] {
+  return [...new Set(rules.map(({ unit }) => unit))];
+}
+
+/** The problem of units that no rule counts. */
+export function unknownUnits(rules: Counting, path: readonly string[], cost: object): Problem | undefined {
+  const units = unitsOf(rules);
+  const unknown = Object.keys(cost).filter((unit) => !units.includes(unit));
+  if (unknown.length === 0) return undefined;
+  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: unknownUnit(unit, units) })));
+}
+
+export function unknownUnit(unit: string, units: readonly string[]): string {
+  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}${meant(unit, units)}`;
 }

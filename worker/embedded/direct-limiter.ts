@@ -23,16 +23,16 @@ import { acquireUnits, claimHandlers, plainAcquire } from "../calls/claims.ts";
 import { listPolicies } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimitAny } from "../calls/limit-any.ts";
-import { type CallContext, findTarget, keyHandlers, limitOf, type TargetAnswer } from "../calls/limits.ts";
+import { type CallContext, findTarget, keyHandlers, limitOf } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
 import {
   AcquireRequest as AcquireSchema,
   LimitRequest as LimitSchema,
 } from "../calls/schemas/request-schemas.ts";
-import { parse } from "../calls/validate.ts";
+import { parse, type TargetAnswer } from "../calls/validate.ts";
 
 /** What a limiter without a deployment of its own is made of. */
-export interface DirectParts {
+interface DirectParts {
   readonly client: LimiterClient;
   readonly inBackground: (work: Promise<unknown>) => void;
   /** Gives back all units that are held. */

@@ -4,6 +4,7 @@ import { Objects, type LimiterNamespace } from "../../client/transports/objects.
 import { unsleepingTime, type Time } from "../../core/clock.ts";
 import { parseDeployment, RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import {
   oneOfNames,
   requireGiven,
@@ -12,6 +13,8 @@ import {
   violation,
 } from "../../core/violations.ts";
 import { MemoryNamespace } from "../../durable-objects/memory-namespace.ts";
+import * as schemas from "../calls/schemas/request-schemas.ts";
+import { parse } from "../calls/validate.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
 export interface MemoryOptions {
@@ -58,4 +61,20 @@ function withoutReservations(policies: Policies): Policies {
     return [name, { ...policy, localDecisions: { admits: false, denies: false } }] as const;
   });
   return new Map(all);
+}
+
+/** A call that answers decisions. By name: the package's types name no schemas. */
+export type Degrading = "limit" | "limitAll" | "limitAny" | "hold" | "acquire";
+
+const SCHEMAS = {
+  limit: schemas.LimitRequest,
+  limitAll: schemas.LimitAllRequest,
+  limitAny: schemas.LimitAnyRequest,
+  hold: schemas.HoldRequest,
+  acquire: schemas.AcquireRequest,
+};
+/** What a limiter refuses of such a call, whatever policies there are. */
+export function problemOf(call: Degrading, input: unknown): Problem | undefined {
+  const parsed = parse<(typeof SCHEMAS)[Degrading]>(SCHEMAS[call], input);
+  return parsed instanceof Problem ? parsed : undefined;
 }

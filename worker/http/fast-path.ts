@@ -28,13 +28,14 @@ import { STOP_HEADER } from "./stop-header.ts";
 
 export const handler = {
   fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
-    return answerLimit(request, env) ?? answerOther(request, env, ctx);
+    return (
+      answerLimit(request, env) ??
+      answerOperation(request, env, ctx) ??
+      answerStop(request, env) ??
+      app.fetch(request, env, ctx)
+    );
   },
 };
-
-function answerOther(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
-  return answerOperation(request, env, ctx) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
-}
 
 const PATH = "/v1/limit";
 
@@ -164,7 +165,7 @@ function decide(
     .then((answer) =>
       answer instanceof Problem
         ? toResponse(answer)
-        : decisionResponse({ policy: decidedBy(client, target, answer), answer }, deny),
+        : decisionResponse(decidedBy(client, target, answer), deny),
     )
     .catch(internalProblem);
 }

@@ -2,7 +2,7 @@ import type { Context } from "hono";
 import type { Conditions } from "../../core/catalog/calls.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
 import { Problem, LIMITER_PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
-import { clip, meant } from "../../core/validation.ts";
+import { clip, meant } from "../../core/violations.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, responseOf } from "../api/responses.ts";
 import { type Principal, scopeProblem } from "../auth/tokens.ts";
@@ -19,10 +19,10 @@ export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response>
   };
 }
 
-async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
+async function callerOf({ scopes = [], needed }: Call | CatalogCall, c: Ctx): Answered<Principal> {
   const principal = await authenticated(c.env, c.req.raw.headers.get("authorization"));
   if (principal instanceof Problem) return principal;
-  return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
+  return scopeProblem(principal, scopes, needed) ?? callingFrom(principal, c.req.raw);
 }
 
 const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: DEFAULT_BOUNDS };
@@ -61,7 +61,7 @@ interface Read {
 
 async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const { body, orQuery, path, query, scopes } = record;
-  if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
+  if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery);
   if (body !== undefined) {
     // A `?dney=429` is refused: ignored, it would admit everything.
     const beside = queryInput(c, [], ["deny"]);
@@ -89,8 +89,8 @@ function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
 }
 
 /** A call in the query, beside `deny`: then the body must be empty. */
-async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
-  const query = queryInput(c, numbers);
+async function callInQuery(c: Ctx, { typed, known }: NonNullable<Call["orQuery"]>): Answered<Read> {
+  const query = queryInput(c, typed, known);
   if (query instanceof Problem) return query;
   const { deny, ...input } = query;
   const status = statusOf(deny);
@@ -174,12 +174,12 @@ const MAX_QUERY_FIELDS = 20;
 /**
  * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A repeated field
  * becomes a list, which no call accepts.
- * @param numbers fields that become numbers if they can
+ * @param typed fields that become numbers, `true` or `false` if they can
  * @param known the fields that there may be. Absent: the call checks them itself
  */
 function queryInput(
   c: Ctx,
-  numbers: readonly string[],
+  typed: readonly string[],
   known?: readonly string[],
 ): Record<string, unknown> | Problem {
   // Most calls have no query. Searching for a `?` costs less than parsing the address.
@@ -196,7 +196,8 @@ function queryInput(
   const values = new Map<string, unknown>();
   for (const [field, text] of new URLSearchParams(query)) {
     const earlier = values.get(field);
-    const value = numbers.includes(field) && /^\d{1,15}$/.test(text) ? Number(text) : text;
+    const isValue = typed.includes(field) && /^(\d{1,15}|0\.\d{1,15}|true|false)$/.test(text);
+    const value: unknown = isValue ? JSON.parse(text.replace(/^0+(?=\d)/, "")) : text;
     values.set(field, earlier === undefined ? value : [earlier, value].flat());
   }
   const problem = known && strayProblem(values.keys(), known);

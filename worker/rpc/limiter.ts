@@ -99,9 +99,9 @@ export class Limiter extends WithCalls {
   }
 
   /** @throws LimiterError when the argument, the props, the scope or the region are not allowed */
-  #read({ scopes = [], on }: Call, given: unknown): { context: CallContext; input: unknown } {
+  #read({ scopes = [], needed, on }: Call, given: unknown): { context: CallContext; input: unknown } {
     const caller = orThrow(bindingCaller(this.ctx.props, parse));
-    orThrow(scopeProblem(caller.principal, scopes));
+    orThrow(scopeProblem(caller.principal, scopes, needed));
     const argument = plain(given);
     const { input, region } =
       on === "key" || on === "checks" ? completed(caller, argument, on === "checks") : { input: argument };

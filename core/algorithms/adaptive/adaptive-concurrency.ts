@@ -2,12 +2,12 @@ import {
   type Algorithm,
   type ConfigProblem,
   configProblem,
-  constantForecast,
   type FieldKind,
   type Fields,
   type Leasing,
 } from "../algorithm.ts";
 import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
+import { constantForecast } from "../forecast.ts";
 import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
 
 /** The rules that move the limit; the first is the default. */
@@ -17,13 +17,13 @@ const RULES = ["gradient2", "vegas", "aimd"] as const;
 const FIELDS = {
   backoffRatio: { kind: "ratio?", of: ["aimd"] },
   timeout: { kind: "duration?", of: ["aimd"] },
-  alpha: { kind: "units?", of: ["vegas"] },
-  beta: { kind: "units?", of: ["vegas"] },
-  probeMultiplier: { kind: "units?", of: ["vegas"] },
+  alpha: { kind: "integer?", of: ["vegas"] },
+  beta: { kind: "integer?", of: ["vegas"] },
+  probeMultiplier: { kind: "integer?", of: ["vegas"] },
   smoothing: { kind: "ratio?", of: ["vegas", "gradient2"] },
   rttTolerance: { kind: "ratio?", of: ["gradient2"] },
-  longWindow: { kind: "units?", of: ["gradient2"] },
-  queueSize: { kind: "units?", of: ["gradient2"] },
+  longWindow: { kind: "integer?", of: ["gradient2"] },
+  queueSize: { kind: "integer?", of: ["gradient2"] },
 } as const satisfies Record<string, { kind: FieldKind; of: readonly (typeof RULES)[number][] }>;
 
 /**
@@ -131,6 +131,8 @@ export const adaptiveConcurrency: Algorithm<Config, State> = {
   },
   leasing: {
     ...leasing,
+    // A holder of slots knows neither the limit nor the reports.
+    isRelaxed: () => false,
     released(config, state, nowMs, { outcome, durationMs, inFlight }) {
       // Without a state no lease was granted since the key was forgotten or reset.
       if (outcome === "ignore" || state === undefined) return state;

@@ -69,8 +69,19 @@ const MAX_PARTS = 5;
 const MAX_PAID = 2 ** 16;
 
 /** The shares at an instant: what has come back since has paid debts, and groups that are not active are forgotten. */
-function paidTo({ rate, weightOf }: ShareTerms, before: Shares | undefined, nowMs: number): Shares {
-  if (before === undefined) return { ...NOBODY, atMs: nowMs };
+function paidTo(terms: ShareTerms, known: Shares | undefined, nowMs: number): Shares {
+  if (known === undefined) return { ...NOBODY, atMs: nowMs };
+  let shares = withinBurst(known, terms.burst);
+  // Where a caller has named many groups, the others weigh more as each is forgotten.
+  for (let left = shares.groups.length; left > 0 && shares.isScaled === true; left -= 1) {
+    const changeMs = shares.anyIdleFromMs < nowMs ? nextIdleMs(terms, shares) : Infinity;
+    if (changeMs >= nowMs) break;
+    shares = paidBy(terms, shares, changeMs);
+  }
+  return paidBy(terms, shares, nowMs);
+}
+
+function paidBy({ rate, weightOf }: ShareTerms, before: Shares, nowMs: number): Shares {
   const { groups } = before;
   let { virtual, owing, owed, idleFromMs } = before;
   const atMs = Math.max(before.atMs, nowMs);
@@ -90,6 +101,17 @@ function paidTo({ rate, weightOf }: ShareTerms, before: Shares | undefined, nowM
   if (first === groups.length) [owing, owed] = [0, 0];
   const paidOff = { ...before, atMs, virtual, owed, owing, idleFromMs };
   return begunAgain(atMs > idleFromMs ? reweighed(weightOf, withoutIdle(paidOff, first)) : paidOff);
+}
+
+/** A bucket that shrinks begins empty, not in debt (token-bucket.ts): so do the groups, each with its part of what all owe. */
+function withinBurst(shares: Shares, burst: number): Shares {
+  const { virtual, owed, burst: before = burst } = shares;
+  if (before <= burst || owed <= burst) return shares;
+  const groups = shares.groups.map((group) => {
+    const ahead = Math.max(0, group.clearAt - virtual);
+    return { ...group, clearAt: group.clearAt - ahead * (1 - burst / owed) };
+  });
+  return { ...shares, groups, owed: burst, burst };
 }
 
 function withoutIdle(shares: Shares, owing: number): Shares {
@@ -145,7 +167,7 @@ function waitOf(standing: Standing, cost: number, heldUntilMs?: number): number 
   let now = standing;
   for (let step = 0; step < MAX_STEPS; step += 1) {
     const passesAtMs = now.shares.atMs + waitNow(now, cost, isHeld);
-    const changeMs = passesAtMs <= now.shares.anyIdleFromMs ? Infinity : nextIdleMs(now);
+    const changeMs = passesAtMs <= now.shares.anyIdleFromMs ? Infinity : nextIdleMs(terms, now.shares);
     if (passesAtMs <= changeMs || changeMs > (heldUntilMs ?? Infinity)) return passesAtMs - shares.atMs;
     now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
   }
@@ -176,19 +198,18 @@ function msFor({ rate }: ShareTerms, units: number): number {
   return Math.max(0, Math.ceil((units - SLACK) / rate));
 }
 
-/** When the first of the other groups is forgotten, if nobody asks. */
-function nextIdleMs({ terms, shares, group }: Standing): number {
+/** When the first group is forgotten, if nobody asks. */
+function nextIdleMs(terms: ShareTerms, shares: Shares): number {
   const { groups, atMs } = shares;
   let { virtual, owing } = shares;
   let [units, firstMs] = [0, Infinity];
-  for (const { name, weight, clearAt, seenMs } of groups) {
+  for (const { weight, clearAt, seenMs } of groups) {
     if (clearAt > virtual) {
       units += (clearAt - virtual) * owing;
       virtual = clearAt;
     }
     if (clearAt > shares.virtual) owing -= weight;
-    if (name !== group.name)
-      firstMs = Math.min(firstMs, Math.max(seenMs + ACTIVE_MS + 1, atMs + msFor(terms, units)));
+    firstMs = Math.min(firstMs, Math.max(seenMs + ACTIVE_MS + 1, atMs + msFor(terms, units)));
   }
   return firstMs;
 }
@@ -241,9 +262,11 @@ function untilOwes({ shares, group, held }: Standing, most: number): number {
   return owing > SLACK ? units + Math.max(0, at - virtual) * owing : units;
 }
 
-function withTaken(standing: Standing, units: number): Shares {
+function withTaken(standing: Standing, admitted: number, capacity = 0): Shares {
   const { terms, shares, group, isKnown } = standing;
   const { atMs, virtual } = shares;
+  const most = capacity > terms.burst ? Math.max(0, terms.burst - shares.owed) : Infinity;
+  const units = Math.min(admitted, most);
   const isOwing = group.clearAt > virtual;
   const owed = Math.max(0, group.clearAt - virtual) * group.weight;
   const owes = Math.max(0, owed + units);
@@ -265,6 +288,7 @@ function withTaken(standing: Standing, units: number): Shares {
     weights: shares.weights + (isKnown ? 0 : group.weight),
     owing: shares.owing - owingBefore + owingAfter,
     owed: Math.max(0, shares.owed + owes - owed),
+    burst: terms.burst,
   };
   return isKnown ? after : reweighed(terms.weightOf, after);
 }

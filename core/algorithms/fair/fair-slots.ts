@@ -1,10 +1,4 @@
-import {
-  type Algorithm,
-  type AlgorithmDecision,
-  type AnyAlgorithm,
-  type Forecast,
-  type Share,
-} from "../algorithm.ts";
+import type { Algorithm, AlgorithmDecision, AnyAlgorithm, Forecast, Share } from "../algorithm.ts";
 import {
   ACTIVE_MS,
   afterDenial,

@@ -72,6 +72,10 @@ export const FAIR_ALGORITHMS = [
   "concurrency",
 ] as const;
 
+export function canBeFair({ name }: AnyAlgorithm): boolean {
+  return FAIR_ALGORITHMS.some((each) => each === name);
+}
+
 /** An algorithm and its configuration with shares. @param weightOf the weight of a group, above 0 */
 export function fairly(
   algorithm: AnyAlgorithm,
@@ -79,8 +83,7 @@ export function fairly(
   weightOf: (group: string) => number,
 ): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
   const { units, windowMs = 0 } = algorithm.quota(config);
-  const names: readonly string[] = FAIR_ALGORITHMS;
-  if (!names.includes(algorithm.name) || units === 0)
+  if (!canBeFair(algorithm) || units === 0)
     return configProblem(
       "fair",
       `left out, or with one of ${FAIR_ALGORITHMS.join(", ")} and a limit above 0`,
@@ -156,9 +159,9 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
       noteHold: ({ inner }, state, nowMs) =>
         stateOf(algorithm.noteHold?.(inner, state?.inner, nowMs), state?.shares),
     }),
-    debit: (config, state, nowMs, units) => {
-      const inner = algorithm.debit(config.inner, state?.inner, nowMs, units);
-      return stateOf(inner, taken(config, state?.shares, nowMs, units));
+    debit: (config, state, nowMs, units, capacity) => {
+      const inner = algorithm.debit(config.inner, state?.inner, nowMs, units, capacity);
+      return stateOf(inner, taken(config, state?.shares, nowMs, units, capacity));
     },
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
@@ -214,9 +217,9 @@ function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefi
   return inner === undefined && isEmpty ? undefined : { inner, shares };
 }
 
-function taken(config: FairConfig, shares: Shares | undefined, nowMs: number, units: number) {
+function taken(config: FairConfig, shares: Shares | undefined, nowMs: number, units: number, capacity = 0) {
   if (config.group === undefined || units === 0) return shares;
-  return config.sharing.withTaken(standingAt(config, shares, nowMs, 0, 0), units);
+  return config.sharing.withTaken(standingAt(config, shares, nowMs, 0, 0), units, capacity);
 }
 
 function standingAt(
@@ -310,7 +313,7 @@ function forecastOf(of: AnyAlgorithm, config: FairConfig, state?: FairState, isQ
         const [group, units = 0, endMs = 0] = [uses.groups?.[index], uses.units[index], uses.endsMs[index]];
         if (group === undefined) continue;
         endedUnits.set(group, (endedUnits.get(group) ?? 0) + units);
-        if (isQueue) shares = taken({ ...unnamed, group }, shares, endMs, units);
+        if (isQueue) shares = taken({ ...unnamed, group }, shares, endMs, units, uses.capacity);
       }
     },
     take(atMs, units, group = config.group) {

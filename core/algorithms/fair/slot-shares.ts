@@ -46,7 +46,7 @@ export interface HeldByGroup {
   readonly uses: Uses;
 }
 
-export interface SlotGroup {
+interface SlotGroup {
   readonly name: string;
   readonly weight: number;
   readonly seenMs: number;

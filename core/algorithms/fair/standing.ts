@@ -33,6 +33,8 @@ export interface Shares {
   readonly virtual: number;
   /** What all groups owe. */
   readonly owed: number;
+  /** Of a bucket: its burst then. Absent: an earlier version wrote the shares. */
+  readonly burst?: number;
   /** The weights of the groups that owe, and of all. */
   readonly owing: number;
   readonly weights: number;
@@ -69,8 +71,11 @@ export interface Sharing {
   ): number;
   /** Milliseconds until it passes whatever the other active groups do; `null`: it is larger than the part. */
   sureAfterMs(standing: Standing, cost: number): number | null;
-  /** The shares after the group has been admitted this many units; a negative number gives units back. */
-  withTaken(standing: Standing, units: number): Shares;
+  /**
+   * The shares after the group has been admitted this many units; a negative number gives units back.
+   * @param capacity of units that were held, the largest that the quota has had meanwhile
+   */
+  withTaken(standing: Standing, units: number, capacity?: number): Shares;
 }
 
 const NEVER_IDLE = { idleFromMs: Infinity, anyIdleFromMs: Infinity };

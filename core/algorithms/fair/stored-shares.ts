@@ -23,22 +23,23 @@ export type PackedShares = readonly [
     seenMs: number,
     namedBy?: string | undefined,
   ])[],
+  burst?: number | undefined,
 ];
 
 /** A record is written with each change that storage needs, so it has no more groups. */
 const MAX_STORED = 256;
 
 export function packShares(shares: Shares): PackedShares {
-  const { atMs, owed, virtual, groups } = shares;
+  const { atMs, owed, virtual, groups, burst } = shares;
   const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
   const columns = owing.map((group) => {
     const { name, weight, sinceMs, seenMs, namedBy } = group;
     return [name, weight, debtOf(shares, group), sinceMs, seenMs, namedBy] as const;
   });
-  return [atMs, owed, columns];
+  return burst === undefined ? [atMs, owed, columns] : [atMs, owed, columns, burst];
 }
 
-export function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns]: PackedShares): Shares {
+export function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns, burst]: PackedShares): Shares {
   const groups = columns.map(([name, weight, owes, sinceMs, seenMs, namedBy]) => {
     return { name, namedBy, weight, clearAt: owes / weight, sinceMs, seenMs };
   });
@@ -49,6 +50,7 @@ export function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns]: Pa
     isScaled: true,
     atMs,
     owed,
+    ...(burst !== undefined && { burst }),
     owing: weights,
     weights,
     groups: groups.toReversed(),

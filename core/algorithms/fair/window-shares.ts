@@ -195,7 +195,8 @@ function passesAtMs(standing: Standing, cost: number, unitsAtMs: (reserved: numb
     const changeMs = passesMs <= now.shares.anyIdleFromMs ? fadedMs : Math.min(fadedMs, nextIdleMs(now));
     // At that instant the other rule holds already.
     if (passesMs < changeMs || step === MAX_STEPS) return Math.max(passesMs, shares.atMs);
-    now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
+    const then = paidTo(terms, now.shares, changeMs);
+    now = standingOf(terms, then, group.name, held, heldByAll, group.namedBy);
   }
 }
 
@@ -217,11 +218,11 @@ function nextFadedMs(standing: Standing, cost: number): number {
   );
 }
 
-/** When the first of the other groups is forgotten. */
-function nextIdleMs({ terms, shares, group }: Standing): number {
+/** When the first group is forgotten: its own use counts no more then either. */
+function nextIdleMs({ terms, shares }: Standing): number {
   let firstMs = Infinity;
-  for (const { name, seenMs } of shares.groups)
-    if (name !== group.name) firstMs = Math.min(firstMs, Math.max(shares.atMs, seenMs + activeMs(terms)) + 1);
+  for (const { seenMs } of shares.groups)
+    firstMs = Math.min(firstMs, Math.max(shares.atMs, seenMs + activeMs(terms)) + 1);
   return firstMs;
 }
 

@@ -129,8 +129,8 @@ export const slidingLog: Algorithm<Config, State> = {
   evenPace: {
     most: ({ windowMs }, state, nowMs, units) =>
       state === undefined ? 0 : atEvenPace(state, windowMs, nowMs, units),
-    debit: ({ windowMs }, state, nowMs, units) =>
-      units === 0 ? state : addEvenly(state ?? begin(nowMs - 1), windowMs, nowMs, units),
+    debit: ({ windowMs }, state, nowMs, given) =>
+      given.units === 0 ? state : addEvenly(state ?? begin(nowMs - 1), windowMs, nowMs, given),
   },
 
   noteHold(config, state, nowMs) {

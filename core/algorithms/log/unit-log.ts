@@ -1,4 +1,4 @@
-import type { NewSegment, Segment } from "../algorithm.ts";
+import type { GivenUp, NewSegment, Segment } from "../algorithm.ts";
 
 /**
  * A log of units: how many were taken in which millisecond. A unit taken at `t` counts while now < t + window. A log
@@ -262,18 +262,18 @@ export function atEvenPace(log: UnitLog, windowMs: number, nowMs: number, units:
   return most;
 }
 
-/** The log with `units` that were used in the last window, at an even pace at most. */
-export function addEvenly(log: UnitLog, windowMs: number, nowMs: number, units: number): UnitLog {
+/** The log with `units` that were used lately, at a pace of `perWindow` at most. */
+export function addEvenly(log: UnitLog, windowMs: number, nowMs: number, given: GivenUp): UnitLog {
+  const { units, perWindow } = given;
   // A log is known by the millisecond in which it began, and no unit is logged before the last one.
   if (nowMs <= log.sinceMs || nowMs < log.openMs) return add(log, windowMs, nowMs, units, MAX_COUNTED);
   const runs = [...liveRuns(log, windowMs, nowMs)];
   for (let step = 0; step < STEPS; step += 1) {
     const each = Math.ceil((units * (step + 1)) / STEPS) - Math.ceil((units * step) / STEPS);
-    runs.push([nowMs - Math.floor((step * windowMs) / STEPS), each]);
+    runs.push([nowMs - Math.floor((step * windowMs * units) / perWindow / STEPS), each]);
   }
   runs.sort(([a], [b]) => a - b);
-  const oldestMs = runs[0]?.[0] ?? nowMs;
-  let merged: UnitLog = { ...begin(nowMs), openMs: oldestMs, lastMs: log.lastMs };
+  let merged: UnitLog = { ...begin(nowMs), openMs: runs[0]?.[0] ?? nowMs, lastMs: log.lastMs };
   for (const [atMs, each] of runs) if (each > 0) merged = add(merged, windowMs, atMs, each, MAX_COUNTED);
   return merged;
 }

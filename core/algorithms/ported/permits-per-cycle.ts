@@ -1,13 +1,12 @@
 import {
-  afterUses,
   type Algorithm,
   type AlgorithmDecision,
   type ConfigProblem,
   configProblem,
   type Refilled,
-  replay,
   scaleLimit,
 } from "../algorithm.ts";
+import { afterUses, replay } from "../forecast.ts";
 import { MAX_PARTS, stamp } from "../token-bucket.ts";
 
 /**
@@ -118,9 +117,13 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     };
   },
 
-  debit(config, state, nowMs, units) {
-    const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_PARTS);
-    return stateOf(config, spent, state, nowMs);
+  debit(config, state, nowMs, units, capacity = 0) {
+    const before = spentAt(config, state, nowMs);
+    const most = capacityOf(config);
+    const isLarger = capacity > most;
+    const spent = Math.min(before + units, isLarger ? Math.max(before, most) : MAX_PARTS);
+    const beyond = beyondAt(config, state, nowMs) + (isLarger ? before + units - spent : 0);
+    return stateOf(config, spent, state, nowMs, beyond);
   },
 
   credit(config, state, nowMs, units, atMs = nowMs, capacity = 0, returned?) {

@@ -1,4 +1,5 @@
-import { afterUses, type Algorithm, type ConfigProblem, configProblem } from "../algorithm.ts";
+import { type Algorithm, type ConfigProblem, configProblem } from "../algorithm.ts";
+import { afterUses } from "../forecast.ts";
 import {
   MAX_PARTS,
   stamp,
@@ -65,7 +66,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     limit: "units",
     window: "duration",
     warmup: "duration",
-    coldFactor: "units?",
+    coldFactor: "integer?",
     maxDelay: "duration?",
   },
 
@@ -126,9 +127,12 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     };
   },
 
-  debit(config, state, nowMs, units) {
+  debit(config, state, nowMs, units, capacity = 0) {
     const after = afterTaking(config, warmthAt(config, state, nowMs), units);
-    return stateOf(config, tokenBucket.debit(config, state, nowMs, units), after, stamp(state, nowMs));
+    const bucket = tokenBucket.debit(config, state, nowMs, units, capacity);
+    const mostParts = capacity > config.burst ? mostOwed(config, bucket?.spentParts ?? 0, after) : Infinity;
+    const warmth = { ...after, owedParts: Math.min(after.owedParts, mostParts) };
+    return stateOf(config, bucket, warmth, stamp(state, nowMs));
   },
 
   credit(config, state, nowMs, units, atMs = nowMs, capacity = Infinity, returned?) {
@@ -248,8 +252,12 @@ function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: num
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));
   const owed = Number(-share(-warmth.owedParts, to.windowMs, from.windowMs));
-  const maxOwed = spentParts + extraParts(to, 0, true) - extraParts(to, missing, false);
-  return { owedParts: Math.min(owed, maxOwed), missing, isFilled: true };
+  return { owedParts: Math.min(owed, mostOwed(to, spentParts, { missing })), missing, isFilled: true };
+}
+
+/** What so many spent parts owe at most: each permit has cost as much as it would from cold. */
+function mostOwed(config: Config, spentParts: number, { missing }: Pick<Warmth, "missing">): number {
+  return spentParts + extraParts(config, 0, true) - extraParts(config, missing, false);
 }
 
 function permitOf({ windowMs, coldFactor }: Config): number {

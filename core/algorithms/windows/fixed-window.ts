@@ -1,12 +1,5 @@
-import {
-  afterUses,
-  type Algorithm,
-  type ConfigProblem,
-  configProblem,
-  type Fields,
-  MAX_UNITS,
-  replay,
-} from "../algorithm.ts";
+import { type Algorithm, type ConfigProblem, configProblem, type Fields, MAX_UNITS } from "../algorithm.ts";
+import { afterUses, replay } from "../forecast.ts";
 import { cutByWindow } from "../log/sliding-log.ts";
 import { Calendar, type Period, PERIODS } from "./calendar.ts";
 
@@ -178,8 +171,14 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     return carry > config.carry ? fallsToMs({ ...config, carry }, standing, state.units, 0) : -Infinity;
   },
 
-  // Units used before the window ends count in it as much as held ones.
-  forecast: (config, state) => replay(fixedWindow, config, state, () => true),
+  // Units used before the window ends count in it as much as held ones, unless what they leave is forgiven with it.
+  forecast(config, state) {
+    const lasts = (atMs: number, now: WindowUse | undefined, outstanding: number) => {
+      const { taken, lacking } = standingAt(config, now, atMs) ?? untouched(config, atMs);
+      return taken + lacking + outstanding <= config.limit + config.carry;
+    };
+    return replay(fixedWindow, config, state, (...held) => config.carry === 0 || lasts(...held));
+  },
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const spare = ahead - outstanding;
@@ -211,14 +210,14 @@ function durations({ window, align = "epoch", timeZone }: Fields): WindowPlaceme
   return { windowMs: Number(window), align: align === "first" ? "first" : "epoch" };
 }
 
+export const TIME_ZONE_ALLOWED =
+  'the name of a time zone of the IANA database, such as "Europe/Berlin" or "UTC"';
+
 function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): WindowPlacement {
   if (align !== "calendar")
     return configProblem("align", `"calendar" or left out, or with a duration as window`);
   const calendar = Calendar.of(window as Period, String(timeZone));
-  if (calendar === undefined) {
-    const allowed = 'the name of a time zone of the IANA database, such as "Europe/Berlin" or "UTC"';
-    return configProblem("timeZone", allowed);
-  }
+  if (calendar === undefined) return configProblem("timeZone", TIME_ZONE_ALLOWED);
   const shown = { period: String(window), timeZone: String(timeZone) };
   return { windowMs: calendar.nominalMs, align, calendar, ...shown };
 }

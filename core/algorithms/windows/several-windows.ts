@@ -18,7 +18,7 @@ import type { SlidingWindowCounterConfig } from "./sliding-window-counter.ts";
  * Storage keeps the state of the longest window, as earlier versions do, and beside it those of the others. A log of the
  * longest window knows the units of shorter ones too.
  */
-export interface SeveralWindows {
+interface SeveralWindows {
   /** The longest first. */
   readonly windows: readonly CountedWindow[];
   /** Which of them is the plan's. */
@@ -90,11 +90,12 @@ type SeveralAlgorithm = Algorithm<SeveralWindows, States>;
 
 export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
   const plain = algorithm as unknown as SeveralAlgorithm;
-  const map = (
+  const inAll = <Result>(
     { windows }: SeveralWindows,
     states: States | undefined,
-    call: (config: object, state: unknown, index: number) => unknown,
-  ) => statesOf(windows.map(({ config }, index) => call(config, states?.[index], index)));
+    call: (config: object, state: unknown, index: number) => Result,
+  ) => windows.map(({ config }, index) => call(config, states?.[index], index));
+  const map = (...of: Parameters<typeof inAll<unknown>>) => statesOf(inAll(...of));
   const checked = <Result>(
     { windows, own }: SeveralWindows,
     states: States | undefined,
@@ -151,23 +152,20 @@ export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
     debit: (config, states, nowMs, units) =>
       map(config, states, (each, state) => algorithm.debit(each, state, nowMs, units)),
     ...(algorithm.maxDebit && {
-      maxDebit: ({ windows }, states, nowMs) =>
+      maxDebit: (config, states, nowMs) =>
         Math.min(
-          ...windows.map(
-            ({ config }, index) => algorithm.maxDebit?.(config, states?.[index], nowMs) ?? Infinity,
-          ),
+          ...inAll(config, states, (each, state) => algorithm.maxDebit?.(each, state, nowMs) ?? Infinity),
         ),
     }),
     credit: (config, states, ...charge) =>
       map(config, states, (each, state) => algorithm.credit(each, state, ...charge)),
-    untouchedAtMs: ({ windows }, states, uses) =>
-      Math.max(...windows.map(({ config }, index) => algorithm.untouchedAtMs(config, states?.[index], uses))),
-    outlastsMs: ({ windows }, states) =>
+    untouchedAtMs: (config, states, uses) =>
+      Math.max(...inAll(config, states, (each, state) => algorithm.untouchedAtMs(each, state, uses))),
+    outlastsMs: (config, states) =>
       Math.max(
-        ...windows.map(({ config }, index) => {
-          const state = states[index];
-          return (state === undefined ? undefined : algorithm.outlastsMs?.(config, state)) ?? -Infinity;
-        }),
+        ...inAll(config, states, (each, state) =>
+          state === undefined ? -Infinity : (algorithm.outlastsMs?.(each, state) ?? -Infinity),
+        ),
       ),
     fullAtMs,
     forecast(config, states) {

@@ -1,4 +1,5 @@
-import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "../algorithm.ts";
+import { type Algorithm, configProblem, scaleLimit } from "../algorithm.ts";
+import { afterUses, replay } from "../forecast.ts";
 
 /**
  * Sliding window counter: about `limit` units in any window, counted with two counters, however large the limit is.
@@ -32,7 +33,9 @@ import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "..
  *   the next begins, a log has forgotten them and admits `limit`, and here none passes. The first passes
  *   ceil(windowMs / limit) ms later, and the full limit a window later.
  *
- * So a steady `limit` units per window may be denied now and then; a steady limit - 1 never is.
+ * So a steady `limit` units per window may be denied now and then. Of n units a window, evenly, the estimate with a
+ * call at `e`, rounded down, is below n * (windowMs - e) / windowMs + n * (e + 1) / windowMs + 1 = n + 1 +
+ * n / windowMs. So a steady limit - 2 never is, if that is at most one a millisecond; limit - 1 may be.
  * bench/window-counter-error.ts measures other traffic. What it is bad at: exactness. Use it when a log of `limit`
  * units is too large, and a token bucket is not what was promised.
  *
@@ -131,7 +134,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
 
   // Held units count in full. Used ones leave the view with their window.
   forecast: (config, state) =>
-    replay(slidingWindowCounter, config, state, (outstanding) => outstanding === 0),
+    replay(slidingWindowCounter, config, state, (_, __, outstanding) => outstanding === 0),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const { windowMs } = config;

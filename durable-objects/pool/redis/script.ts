@@ -35,7 +35,7 @@ import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
  * - `lost`: when the pool last noticed lost writes
  * - `reset`: the last reset
  * - `answers`: when the last remembered answer is forgotten
- * - `marked`: the latest instant in a mark
+ * - `marked`: the latest instant in a mark: everything is whole then
  */
 const POOL = `
 local format, max, encode, decode = string.format, math.max, cjson.encode, cjson.decode
@@ -210,7 +210,11 @@ export const POOL_SCRIPT =
       ANSWERS,
       later("defineCharges", ["chargeOf", "uncharge"], CHARGES),
       CALLS,
-      later("defineHolders", ["readHolders", "noteHolding", "charged", "grant", "refuse"], HOLDERS + GRANTS),
+      later(
+        "defineHolders",
+        ["readHolders", "coverLostWrites", "noteHolding", "charged", "grant", "refuse"],
+        HOLDERS + GRANTS,
+      ),
       later("defineCalls", ["holdText"], OTHER_CALLS),
       ANSWERING,
     ),

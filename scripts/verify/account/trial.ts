@@ -168,7 +168,7 @@ async function untilUp(url: string): Promise<void> {
 }
 
 /** Runs wrangler apart from this terminal, so Ctrl-C does not stop it half way, and it can ask nothing. */
-export function runWrangler(
+function runWrangler(
   { command, maxMs, secrets, env: given }: Wrangler,
   args: readonly string[],
   variables: Readonly<Record<string, string>> = {},

@@ -226,11 +226,12 @@ test("a list of holds that others were added to and taken from has the sums of i
         unstored: sum(({ isStored }) => isStored !== true),
         provisional: sum(({ isProvisional }) => isProvisional === true),
         restored: sum(({ isRestored }) => isRestored === true),
+        capacity: holds.reduce((most, { capacity = 0 }) => Math.max(most, capacity), 0),
         rate: expect.objectContaining({
           units: holds.reduce((all, { rate }) => all + (rate?.units ?? 0), 0),
         }),
       });
-      expect(usesOf(holds)).toMatchObject({
+      expect(usesOf(SLOW, holds)).toMatchObject({
         endsMs: holds.map(({ expiresAtMs }) => expiresAtMs),
         units: holds.map(({ units }) => units),
       });

@@ -1,7 +1,15 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, place, remainingOf } from "../../../core/accounts/account.ts";
-import type { Account } from "../../../core/accounts/hold.ts";
+import {
+  advance,
+  broughtTo,
+  decideTogether,
+  place,
+  remainingOf,
+  settle,
+  UNTOUCHED,
+} from "../../../core/accounts/account.ts";
+import { type Account, capacityOf, seenByGroup } from "../../../core/accounts/hold.ts";
 import { MAX_PARTS } from "../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
@@ -116,6 +124,107 @@ describe.each(rates)("$name", (algorithm) => {
     );
   });
 });
+
+/** Their debts outlast a window. */
+const BUCKETS = [
+  "token-bucket",
+  "gcra",
+  "leaky-bucket",
+  "smooth-bursty",
+  "smooth-warming-up",
+  "permits-per-cycle",
+];
+
+test.each(rates.filter(({ name }) => BUCKETS.includes(name)))(
+  "$name: units held while a quota shrinks count as if they had been used before it",
+  (algorithm) => {
+    const fields = specimens[algorithm.name]?.fields.map((given) => ruleWith(algorithm, given));
+    if (fields === undefined) throw new Error(`no specimen of ${algorithm.name}`);
+    const units = fc.integer({ min: 1, max: 3_000 });
+    // Permits that a shorter timeout does not reach were promised to callers, and count until their cycle.
+    const timeoutOf = ({ config }: Rule) => (config as { readonly timeoutMs?: number }).timeoutMs ?? 0;
+    const shrinking = fc
+      .tuple(fields, fields)
+      .filter(([a, b]) => capacityOf(a) > capacityOf(b) && timeoutOf(a) <= timeoutOf(b));
+    const run = [shrinking, calls, units, fc.nat(5), fc.nat(100_000), fc.nat(100_000)] as const;
+    fc.assert(
+      fc.property(...run, ([rule, smaller], history, cost, over, heldMs, laterMs) => {
+        const [account, nowMs] = played(rule, history);
+        const hold = { id: "a", expiresAtMs: nowMs + 1_000_000_000 };
+        const { accounts: [after = UNTOUCHED] = [] } = decideTogether([{ rule, account }], nowMs, cost, {
+          hold,
+        });
+        const used = decide(rule, account, nowMs, cost);
+        if (!used.allowed) return;
+        const held = broughtTo(rule, after, nowMs);
+        const settled = settle(smaller, held, nowMs, "a", cost);
+        // What is missing in a storage of permits is rounded when a policy changes.
+        for (const atMs of algorithm.name === "smooth-warming-up" ? [] : [nowMs, nowMs + laterMs])
+          expect(decide(smaller, settled, atMs, 1)).toEqual(decide(smaller, used.account, atMs, 1));
+        // Later, and with more than was held: at most a used quota, and what was used beyond the hold.
+        const atMs = nowMs + heldMs;
+        const late = settle(smaller, held, atMs, "a", cost + over);
+        const mostMs = smaller.algorithm.refillMs(smaller.config, capacityOf(smaller) + over);
+        expect(decide(smaller, late, atMs, 0).resetAfterMs).toBeLessThanOrEqual(mostMs);
+        // A caller that is denied meanwhile is told so too.
+        const denied = decide(smaller, held, nowMs, 1);
+        if (denied.allowed || denied.retryAfterMs === null) return;
+        const atExactlyMs = nowMs + denied.retryAfterMs;
+        expect(decide(smaller, advance(smaller, held, atExactlyMs - 1), atExactlyMs - 1, 1).allowed).toBe(
+          false,
+        );
+        expect(decide(smaller, advance(smaller, held, atExactlyMs), atExactlyMs, 1).allowed).toBe(true);
+      }),
+      { numRuns: depth(200, 3_000) },
+    );
+  },
+);
+
+test.each([...BUCKETS.slice(0, 4), "fair token-bucket"])(
+  "%s: whatever is held and used under two quotas, none is in debt",
+  (name) => {
+    const isFair = name.startsWith("fair ");
+    const algorithm = name.replace("fair ", "");
+    const fields = specimens[algorithm]?.fields.map((given) =>
+      seenByGroup(ruleOf({ algorithm, ...given, ...(isFair && { fair: true }) }), "a"),
+    );
+    if (fields === undefined) throw new Error(`no specimen of ${name}`);
+    const step = fc.record({
+      op: fc.constantFrom("take", "hold", "settle"),
+      isOther: fc.boolean(),
+      share: fc.constantFrom(0.1, 0.5, 1),
+      which: fc.nat(3),
+      afterMs: fc.oneof(fc.constant(0), fc.nat(500)),
+    });
+    fc.assert(
+      fc.property(fields, fields, fc.array(step, { maxLength: 12 }), (one, other, steps) => {
+        let [before, last, nowMs]: [Rule, Account, number] = [one, UNTOUCHED, START_MS];
+        for (const [index, { op, isOther, share, which, afterMs }] of steps.entries()) {
+          nowMs += afterMs;
+          const rule = isOther ? other : one;
+          const account = broughtTo(before, advance(before, last, nowMs), nowMs);
+          const cost = Math.max(1, Math.floor(remainingOf(rule, account, nowMs) * share));
+          const hold = op === "hold" && { hold: { id: `${index}`, expiresAtMs: nowMs + 700, group: "a" } };
+          const { id = "", units = 0 } = account.holds[which] ?? {};
+          const after =
+            op === "settle"
+              ? settle(rule, account, nowMs, id, Math.ceil(units * share))
+              : decideTogether([{ rule, account }], nowMs, cost, hold || {}).accounts?.[0];
+          if (after === undefined || after === account) continue;
+          [before, last] = [rule, after];
+          for (const each of [one, other]) {
+            const next = decide(each, { state: after.state, holds: [] }, nowMs, 1);
+            const waitMs = next.allowed ? 0 : (next.retryAfterMs ?? Infinity);
+            expect(Math.max(waitMs, next.resetAfterMs)).toBeLessThanOrEqual(
+              each.algorithm.refillMs(each.config, each.capacity + 1),
+            );
+          }
+        }
+      }),
+      { numRuns: depth(300, 5_000) },
+    );
+  },
+);
 
 test("a debt ends where doubles stop to be exact, and is refused beyond: nothing is cut", () => {
   const rule = ruleOf({ algorithm: "token-bucket", limit: 1, window: "30d" });

@@ -22,7 +22,11 @@ const units = fc.integer({ min: 1, max: 12 });
 const limit = fc.integer({ min: 1, max: 40 });
 /** With the long one, a debt has more parts than a bucket can count. */
 const window = fc.oneof({ weight: 9, arbitrary: fc.integer({ min: 1, max: 900 }) }, fc.constant(5_000_000));
+const carrying = fc
+  .record({ limit, window, carry: units })
+  .map((fields) => ({ algorithm: "fixed-window", ...fields }));
 const rate = fc.oneof(
+  carrying,
   fc
     .record({ limit, window, burst: limit })
     .map((fields) => ({ algorithm: "token-bucket", ...reachable(fields) })),
@@ -37,14 +41,13 @@ const rate = fc.oneof(
     .record({
       limit,
       window,
-      align: fc.constantFrom("epoch", "first"),
-      jitter: fc.constantFrom(undefined, 1),
+      windows: fc.constantFrom("epoch", "first", "jitter"),
     })
-    .filter(({ window: windowMs, jitter }) => jitter === undefined || windowMs > 1)
-    .map(({ jitter, ...fields }) => ({
+    .map(({ windows, ...fields }) => ({
       algorithm: "fixed-window",
       ...fields,
-      ...(jitter !== undefined && { jitter: Math.floor(fields.window / 2) }),
+      ...(windows === "first" && { align: windows }),
+      ...(windows === "jitter" && fields.window > 1 && { jitter: Math.floor(fields.window / 2) }),
     })),
   fc.record({ limit, window }).map((fields) => ({ algorithm: "sliding-window-counter", ...fields })),
 );
@@ -60,9 +63,31 @@ const slots = fc.tuple(limit, limit, fc.boolean()).map(([one, other, adapts]) =>
       }
     : { algorithm: "concurrency", limit: one },
 );
-const rules = fc
-  .array(fc.oneof(rate, slots), { minLength: 1, maxLength: 3 })
-  .map((tables) => tables.map((fields, index) => ruleOf({ ...fields, unit: `u${index % 2}` })));
+/** A rule, and that of a larger plan. */
+interface Planned {
+  readonly own: Rule;
+  readonly larger: Rule;
+}
+const rules = planned(fc.oneof(rate, slots));
+
+function planned(fields: fc.Arbitrary<Readonly<Record<string, unknown>>>): fc.Arbitrary<Planned[]> {
+  return fc
+    .array(fc.tuple(fields, fc.integer({ min: 1, max: 5 })), { minLength: 1, maxLength: 3 })
+    .map((tables) =>
+      tables.map(([each, times], index) => {
+        const own = { ...each, unit: `u${index % 2}` };
+        return { own: ruleOf(own), larger: ruleOf(enlarged(own, times)) };
+      }),
+    );
+}
+
+function enlarged(fields: Readonly<Record<string, unknown>>, times: number): Record<string, unknown> {
+  const larger = Object.entries(fields).map(([name, value]) => [
+    name,
+    ["limit", "burst", "carry"].includes(name) ? times * Number(value) : value,
+  ]);
+  return Object.fromEntries(larger);
+}
 
 /** A cost for every rule, or one by unit. */
 const cost = fc.oneof(
@@ -71,11 +96,12 @@ const cost = fc.oneof(
   fc.record({ u0: fc.nat(6), u1: fc.nat(6) }),
 );
 
-/** What happened to a key: units used, held or leased, holds settled with as many units or far more. */
+/** What happened to a key: units used, held or leased, or taken without a decision, holds settled with as many units or far more. */
 const event = fc.record({
   afterMs: fc.oneof(fc.constant(0), fc.nat(20), fc.nat(300)),
-  kind: fc.constantFrom("use", "hold", "hold", "hold", "settle", "overspend"),
+  kind: fc.constantFrom("use", "hold", "hold", "hold", "settle", "overspend", "force"),
   units,
+  isLarger: fc.oneof({ weight: 3, arbitrary: fc.constant(false) }, fc.constant(true)),
   // Few instants, so that many things end at the same one.
   lifeMs: fc.oneof(fc.constantFrom(100, 200, 500), fc.integer({ min: 1, max: 1_500 })),
 });
@@ -89,39 +115,79 @@ const REPORTS = {
 } as const;
 
 /** The accounts after these events, advanced to the instant after the last. */
-function played(rulesOfKey: readonly Rule[], happened: readonly Event[], debt: number, backMs: number) {
+function played(rulesOfKey: readonly Planned[], happened: readonly Event[], debt: number, backMs: number) {
   let nowMs = START_MS;
-  let ruleAccounts: RuleAccount[] = rulesOfKey.map((rule) => ({ rule, account: UNTOUCHED }));
-  for (const [index, { afterMs, kind, units: asked, lifeMs }] of happened.entries()) {
-    nowMs += afterMs;
-    ruleAccounts = ruleAccounts.map(({ rule, account: before }) => {
-      const account = advance(rule, before, nowMs);
-      const decision = decide(rule, account, nowMs, asked);
-      const [first] = account.holds;
-      if (first && rule.algorithm.limitNow && (kind === "settle" || kind === "overspend"))
-        return { rule, account: endLease(rule, account, nowMs, first.id, REPORTS[kind]) };
-      if (kind === "settle" && first) return { rule, account: settle(rule, account, nowMs, first.id, asked) };
-      if (kind === "overspend" && first)
-        return { rule, account: settle(rule, account, nowMs, first.id, debt) };
-      if (!decision.allowed) return { rule, account: decision.counted?.account ?? account };
-      const hold = { id: `${index}`, units: asked, expiresAtMs: nowMs + lifeMs };
-      if (rule.lease) return { rule, account: place(decision.account, hold) };
-      const after = kind === "hold" ? placeNoted(rule, account, nowMs, hold) : decision.account;
-      return { rule, account: after };
+  let accounts = rulesOfKey.map(() => UNTOUCHED);
+  for (const [index, happening] of happened.entries()) {
+    nowMs += happening.afterMs;
+    accounts = rulesOfKey.map(({ own, larger }, each) => {
+      const rule = happening.isLarger ? larger : own;
+      const account = advance(rule, accounts[each] ?? UNTOUCHED, nowMs);
+      return after(rule, account, nowMs, { ...happening, id: `${index}`, debt });
     });
   }
   const atMs = nowMs - backMs;
   return {
     nowMs: atMs,
-    ruleAccounts: ruleAccounts.map(({ rule, account }) => ({ rule, account: advance(rule, account, atMs) })),
+    ruleAccounts: rulesOfKey.map(({ own: rule }, each): RuleAccount => ({
+      rule,
+      account: advance(rule, accounts[each] ?? UNTOUCHED, atMs),
+    })),
   };
+}
+
+function after(
+  rule: Rule,
+  account: Account,
+  nowMs: number,
+  { kind, units: asked, lifeMs, id, debt }: Event & { readonly id: string; readonly debt: number },
+): Account {
+  const decision = decide(rule, account, nowMs, asked);
+  const [first] = account.holds;
+  if (first && rule.algorithm.limitNow && (kind === "settle" || kind === "overspend"))
+    return endLease(rule, account, nowMs, first.id, REPORTS[kind]);
+  if (kind === "settle" && first) return settle(rule, account, nowMs, first.id, asked);
+  if (kind === "overspend" && first) return settle(rule, account, nowMs, first.id, debt);
+  if (kind === "force" && rule.lease === undefined)
+    return { ...account, state: rule.algorithm.debit(rule.config, account.state, nowMs, 4 * asked) };
+  if (!decision.allowed) return decision.counted?.account ?? account;
+  const hold = { id, units: asked, expiresAtMs: nowMs + lifeMs };
+  if (rule.lease) return place(decision.account, hold);
+  return kind === "hold" ? placeNoted(rule, account, nowMs, hold) : decision.account;
 }
 
 const debts = fc.oneof(fc.integer({ min: 0, max: 50 }), fc.constantFrom(2 ** 31, 2 ** 32 - 9));
 const backwards = fc.oneof({ weight: 4, arbitrary: fc.constant(0) }, fc.nat(400));
 const key = fc.tuple(rules, events, debts, backwards).map((drawn) => played(...drawn));
 
+/** Whether a rule admits a cost at an instant, if no call comes until then. */
+function passesAt({ rule, account }: RuleAccount, atMs: number, asked: number): boolean {
+  return decide(rule, advance(rule, account, atMs), atMs, asked).allowed;
+}
+
 describe("with holds that expire on the way", () => {
+  test.each([
+    ["any", rules, depth(300, 10_000)],
+    ["a fixed window with carry", planned(carrying), depth(1_500, 10_000)],
+  ])(
+    "a denied cost passes after the wait that is said, and not a millisecond before: %s",
+    (_, of, numRuns) => {
+      const forwards = fc.tuple(of, events, fc.nat(50), fc.constant(0)).map((drawn) => played(...drawn));
+      fc.assert(
+        fc.property(forwards, units, ({ ruleAccounts, nowMs }, asked) => {
+          for (const each of ruleAccounts) {
+            const [said] = withoutTaking([each], nowMs, asked);
+            if (said === undefined || said.success) continue;
+            const waitMs = said.retryAfterMs;
+            if (waitMs !== null) expect(passesAt(each, nowMs + waitMs, asked)).toBe(true);
+            expect(passesAt(each, nowMs + (waitMs ?? 1e12) - 1, asked)).toBe(false);
+          }
+        }),
+        { numRuns },
+      );
+    },
+  );
+
   test("what the rules say of a cost is what looking at one hold after another says", () => {
     fc.assert(
       fc.property(key, cost, ({ ruleAccounts, nowMs }, asked) => {

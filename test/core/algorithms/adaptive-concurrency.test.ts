@@ -17,9 +17,11 @@ import {
   type AdaptiveState,
 } from "../../../core/algorithms/adaptive/adaptive-concurrency.ts";
 import type { Outcome } from "../../../core/algorithms/algorithm.ts";
-import type { Rule } from "../../../core/policies/policy.ts";
+import { parsePolicy } from "../../../core/policies/parse-policy.ts";
+import { relaxedRule, type Rule } from "../../../core/policies/policy.ts";
 import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 import { PlainLimit } from "../../support/plain-limits.ts";
 import { ruleOf } from "../../support/rules.ts";
 
@@ -50,6 +52,23 @@ test("the example of the essay: a drop takes no lease away, and the next waits u
   expect(decide(AIMD, back, 1_001, 2)).toMatchObject({ allowed: true, remaining: 0 });
   expect(decide(AIMD, back, 1_001, 3).allowed).toBe(false);
 });
+
+test.each([9, 10, 200])(
+  "with a ceiling of %d no holder leases by itself: it does not know the limit",
+  (limit) => {
+    const table = { algorithm: "adaptive-concurrency", limit, ttl: "10s" };
+    const plain = parsePolicy("p", table);
+    // As it may be stored. It is not written any more.
+    const ordered = parsePolicy("p", { ...table, order: "relaxed" });
+    if ("problems" in plain || "problems" in ordered) throw new Error("both can be read");
+    expect([relaxedRule(plain), relaxedRule(ordered)]).toEqual([undefined, undefined]);
+    for (const order of ["strict", "relaxed"])
+      for (const fields of [{ ...table, order }, { rules: { a: { ...table, order } } }])
+        expect(() => parsePolicies({ p: fields })).toThrow(
+          `order is "${order}": must be left out with algorithm "adaptive-concurrency"`,
+        );
+  },
+);
 
 test("the limit of a decision is the present one", () => {
   const dropped = endLease(AIMD, leased(AIMD, 1, 0), 10, "0", { outcome: "dropped", durationMs: 10 });

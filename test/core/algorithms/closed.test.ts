@@ -7,6 +7,7 @@ import {
   remainingOf,
   untouchedAtMs,
 } from "../../../core/accounts/account.ts";
+import { END_MS } from "../../../core/algorithms/credits.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { forced } from "../../../durable-objects/operations/limits.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
@@ -19,7 +20,7 @@ const NEVER = {
   reason: "cost-over-limit",
   retryAfterMs: null,
   remaining: 0,
-  resetAfterMs: 0,
+  resetAfterMs: END_MS,
 };
 const limited = [...algorithms.values()].filter(({ fields }) => fields["limit"] === "units");
 
@@ -35,7 +36,11 @@ describe.each(limited)("$name with a limit of 0", ({ name, fields }) => {
   test("denies every cost for ever, and a look finds nothing", () => {
     expect(shut).toMatchObject({ capacity: 0, quota: { units: 0 }, config: { limit: 0 } });
     for (const cost of [1, 2, 1_000_000_000]) expect(decide(shut, UNTOUCHED, 0, cost)).toEqual(NEVER);
-    expect(decide(shut, UNTOUCHED, 0, 0)).toMatchObject({ allowed: true, remaining: 0, resetAfterMs: 0 });
+    expect(decide(shut, UNTOUCHED, 0, 0)).toMatchObject({
+      allowed: true,
+      remaining: 0,
+      resetAfterMs: END_MS,
+    });
   });
 
   test("says that its limit is 0", () => {
@@ -45,7 +50,8 @@ describe.each(limited)("$name with a limit of 0", ({ name, fields }) => {
 
   test("is left as it was by units that are forced or given back, and denies while units are held", () => {
     const held = place(UNTOUCHED, { id: "a", units: 3, expiresAtMs: 50 });
-    expect(decide(shut, held, 0, 1)).toEqual({ ...NEVER, resetAfterMs: 50 });
+    expect(decide(shut, held, 0, 1)).toEqual(NEVER);
+    expect(untouchedAtMs(shut, held, 0)).toBe(50);
     for (const account of [forced(shut, UNTOUCHED, 0, 5), refund(shut, UNTOUCHED, 0, 5)])
       expect(account).toEqual(UNTOUCHED);
   });

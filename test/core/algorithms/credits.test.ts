@@ -1,8 +1,15 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, place, refund, remainingOf } from "../../../core/accounts/account.ts";
+import {
+  UNTOUCHED,
+  fullAtMs,
+  place,
+  refund,
+  remainingOf,
+  untouchedAtMs,
+} from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
-import { credits } from "../../../core/algorithms/credits.ts";
+import { credits, END_MS } from "../../../core/algorithms/credits.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
 import { aheadUnits, restore } from "../../../durable-objects/storage/write-behind.ts";
@@ -39,13 +46,41 @@ test("a key never has more than the limit, and more than that never passes", () 
   expect(remainingOf(lower, full, NOW_MS)).toBe(4);
 });
 
-test("a balance that is back where it began is as untouched, and any other is never whole", () => {
+test("a balance that is back where it began is as untouched, and needs no row", () => {
   const bought = refund(TRIAL, UNTOUCHED, NOW_MS, 3);
-  expect(decide(TRIAL, bought, NOW_MS, 0)).toMatchObject({ remaining: 5, resetAfterMs: 2 ** 52 - NOW_MS });
+  expect(decide(TRIAL, bought, NOW_MS, 0)).toMatchObject({ remaining: 5 });
+  expect(untouchedAtMs(TRIAL, bought, NOW_MS)).toBe(END_MS);
   expect(taken(bought, 3)).toEqual(UNTOUCHED);
-  const { resetAfterMs } = decide(TRIAL, taken(UNTOUCHED, 1), NOW_MS, 0);
-  expect(Number.isSafeInteger(resetAfterMs)).toBe(true);
-  expect(resetAfterMs).toBeGreaterThan(100 * TEN_YEARS_MS);
+  expect(untouchedAtMs(TRIAL, UNTOUCHED, NOW_MS)).toBe(NOW_MS);
+});
+
+test("the quota is whole with as many units as its limit, and with fewer it never is, however it began", () => {
+  const fields = fc
+    .record({ limit: fc.nat(20), initial: fc.nat(20) })
+    .map(({ limit, initial }) => ({ limit, initial: Math.min(limit, initial) }));
+  const changes = fc.array(fc.integer({ min: -8, max: 8 }), { maxLength: 8 });
+  fc.assert(
+    fc.property(fields, changes, fc.nat(8), fc.nat(3), ({ limit, initial }, each, cost, held) => {
+      const rule = ruleOf({ algorithm: "credits", limit, ...(limit > 0 && { initial }) });
+      let account: Account = UNTOUCHED;
+      for (const units of each) {
+        if (units > 0) account = refund(rule, account, NOW_MS, units);
+        const decision = decide(rule, account, NOW_MS, Math.max(0, -units));
+        if (decision.allowed) ({ account } = decision);
+      }
+      const decision = decide(rule, account, NOW_MS, cost);
+      if (decision.allowed) ({ account } = decision);
+      const isWhole = limit > 0 && decision.remaining === limit;
+      expect(decision.resetAfterMs).toBe(isWhole ? 0 : END_MS - NOW_MS);
+      expect(Number.isSafeInteger(NOW_MS + decision.resetAfterMs)).toBe(true);
+      const units = Math.min(held, decision.remaining);
+      if (units === 0) return;
+      // Held units are used when the hold expires.
+      const holding = place(account, { id: "a", units, expiresAtMs: NOW_MS + 7 });
+      expect(fullAtMs(rule, holding, NOW_MS)).toBe(END_MS);
+    }),
+    { numRuns: depth(1_000, 5_000) },
+  );
 });
 
 test("every history of taking, buying, giving back, debts and sets is that of a number in a purse", () => {
@@ -114,7 +149,7 @@ test("a key may begin with nothing, and with no more than its limit; pools have 
   expect(decide(bought, UNTOUCHED, NOW_MS, 1)).toMatchObject({
     allowed: false,
     reason: "quota",
-    resetAfterMs: 0,
+    resetAfterMs: END_MS - NOW_MS,
   });
   expect(() => ruleOf({ algorithm: "credits", limit: 10, initial: 11 })).toThrow(
     "initial is 11: must be at most the limit of 10",

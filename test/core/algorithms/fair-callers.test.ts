@@ -156,3 +156,31 @@ test("an admission of a caller's further group says the same of its part as a lo
     expect({ remaining, share }).toEqual({ remaining: seen.remaining, share: seen.share });
   }
 });
+
+test("waits are exact while a caller has named more groups than it may weigh", () => {
+  let [denials, wrong] = [0, 0];
+  for (let seed = SEED; seed < SEED + depth(4, 40); seed += 1) {
+    const random = seededRandom(seed);
+    const shared = new Shared({ ...BUCKET, limit: 60, window: 10_000, weights: { "g*": 3 } });
+    for (let ms = 0; ms < 60_000; ms += Math.floor(400 * random() * random())) {
+      const isMany = random() < 0.7;
+      const group = isMany ? `${random() < 0.5 ? "g" : "x"}${Math.floor(12 * random())}` : `b${ms % 3}`;
+      const caller = isMany ? "many" : "few";
+      const cost = 1 + Math.floor(12 * random() ** 3);
+      const { success, retryAfterMs } = shared.call(ms, caller, group, cost);
+      if (success || retryAfterMs === null) continue;
+      denials += 1;
+      const { account } = shared;
+      const isAdmitted = (afterMs: number) => {
+        shared.account = account;
+        const admitted = shared.call(ms + afterMs, caller, group, cost).success;
+        shared.account = account;
+        return admitted;
+      };
+      if (!isAdmitted(retryAfterMs) || (retryAfterMs > 1 && isAdmitted(retryAfterMs - 1))) wrong += 1;
+    }
+  }
+  expect(denials).toBeGreaterThan(500);
+  // Weights are fractions: a rounding moves a few waits.
+  expect(wrong).toBeLessThan(denials / 200);
+});

@@ -1,6 +1,13 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, decideTogether, remainingOf, untouchedAtMs } from "../../../core/accounts/account.ts";
+import {
+  UNTOUCHED,
+  advance,
+  decideTogether,
+  placeNoted,
+  remainingOf,
+  untouchedAtMs,
+} from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
@@ -169,6 +176,35 @@ test.each(["token-bucket", "sliding-log"])(
       { numRuns: depth(500, 5_000) },
     );
     expect(blocks).toBeGreaterThan(200);
+  },
+);
+
+test.each(["token-bucket", "sliding-log"])(
+  "under %s each call, also a denied one beside a hold, is told when all units can be had",
+  (algorithm) => {
+    let blocked = 0;
+    const holding = fc.record({ afterMs: fc.nat(120), holdsForMs: fc.constantFrom(0, 0, 40, 150) });
+    fc.assert(
+      fc.property(fc.array(fc.tuple(call, holding), { maxLength: 20 }), fc.nat(200), (steps, blockFor) => {
+        const key = new Key({ algorithm, limit: 6, window: 100, blockFor: blockFor + 1 });
+        let nowMs = 0;
+        const isWholeAt = (atMs: number) =>
+          decide(key.rule, advance(key.rule, key.account, START_MS + atMs), START_MS + atMs, 6).allowed;
+        for (const [{ cost }, { afterMs, holdsForMs }] of steps) {
+          nowMs += afterMs;
+          key.account = advance(key.rule, key.account, START_MS + nowMs);
+          const { resetAfterMs, reason } = key.call(nowMs, cost);
+          blocked += reason === "blocked" ? 1 : 0;
+          expect(isWholeAt(nowMs + resetAfterMs)).toBe(true);
+          if (resetAfterMs > 0) expect(isWholeAt(nowMs + resetAfterMs - 1)).toBe(false);
+          if (holdsForMs === 0 || !decide(key.rule, key.account, START_MS + nowMs, 1).allowed) continue;
+          const hold = { id: `${nowMs}`, units: 1, expiresAtMs: START_MS + nowMs + holdsForMs };
+          key.account = placeNoted(key.rule, key.account, START_MS + nowMs, hold);
+        }
+      }),
+      { numRuns: depth(500, 5_000) },
+    );
+    expect(blocked).toBeGreaterThan(200);
   },
 );
 

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, advance, place } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, admitsTogether, advance, decideTogether, place } from "../../../core/accounts/account.ts";
 import {
   permitsPerCycle,
   type PermitsPerCycleConfig,
@@ -8,6 +8,7 @@ import {
 } from "../../../core/algorithms/ported/permits-per-cycle.ts";
 import { decide as decideOn } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const configure = (fields: Record<string, number>): PermitsPerCycleConfig => {
@@ -261,4 +262,71 @@ test("what a policy may not say is refused by name", () => {
   );
   expect(() => policy({ timeout: 0 })).toThrow("timeout is 0: must be a duration of 1 ms or more");
   expect(() => policy({ pool: "redis" })).toThrow('must be left out with algorithm "permits-per-cycle"');
+});
+
+test("a cost of several rules waits until all admit it, though permits reserved late in a cycle cannot be early in the next", () => {
+  const policy = parsePolicies({
+    test: {
+      rules: {
+        a: { algorithm: "permits-per-cycle", limit: 1, window: 10_000, timeout: 5_000, unit: "jobs" },
+        b: { algorithm: "sliding-log", limit: 2, window: 7_000, unit: "tokens" },
+      },
+    },
+  }).get("test");
+  let each = (policy?.rules ?? []).map((rule) => ({ rule, account: UNTOUCHED }));
+  const at = (nowMs: number, jobs: number, tokens: number) => {
+    const answer = decideTogether(each, nowMs, { jobs, tokens });
+    each = each.map(({ rule }, index) => ({ rule, account: answer.accounts?.[index] ?? UNTOUCHED }));
+    return answer;
+  };
+  at(6_000, 0, 2);
+  const held = each;
+  const waitOf = (nowMs: number) => {
+    each = held;
+    const { rules } = at(nowMs, 2, 1);
+    return Math.max(...rules.map(({ retryAfterMs }) => retryAfterMs ?? Infinity));
+  };
+  // The units of rule b are back at 13 s, but the second job can be reserved from 15 s on.
+  expect(waitOf(6_106)).toBe(8_894);
+  expect(waitOf(14_999)).toBe(1);
+  expect(waitOf(15_000)).toBe(0);
+});
+
+const permits = fc.record({
+  algorithm: fc.constant("permits-per-cycle"),
+  limit: fc.integer({ min: 1, max: 3 }),
+  window: fc.integer({ min: 5, max: 20 }),
+  timeout: fc.integer({ min: 1, max: 25 }),
+});
+const units = fc.record({ jobs: fc.nat(3), tokens: fc.nat(3) });
+const callsOfTwo = fc.array(fc.record({ afterMs: fc.nat(12), units }), { minLength: 1, maxLength: 8 });
+
+test("beside any other rule the wait of a denial is exact: then all rules admit, and at no instant before", () => {
+  const others = fc.oneof(
+    permits,
+    fc.record({
+      algorithm: fc.constant("sliding-log"),
+      limit: fc.constant(3),
+      window: fc.integer({ min: 5, max: 30 }),
+    }),
+  );
+  const law = fc.property(permits, others, callsOfTwo, units, (first, second, taken, cost) => {
+    const rules = { a: { ...first, unit: "jobs" }, b: { ...second, unit: "tokens" } };
+    let each = (parsePolicies({ test: { rules } }).get("test")?.rules ?? []).map((rule) => ({
+      rule,
+      account: UNTOUCHED,
+    }));
+    let nowMs = 1_000;
+    for (const { afterMs, units: asked } of taken) {
+      nowMs += afterMs;
+      const { accounts } = decideTogether(each, nowMs, asked);
+      each = each.map(({ rule, account }, index) => ({ rule, account: accounts?.[index] ?? account }));
+    }
+    const waits = decideTogether(each, nowMs, cost).rules.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
+    const waitMs = Math.max(...waits);
+    if (waitMs === Infinity) return;
+    expect(admitsTogether(each, nowMs + waitMs, cost)).toBe(true);
+    for (let ms = 0; ms < waitMs; ms += 1) expect(admitsTogether(each, nowMs + ms, cost)).toBe(false);
+  });
+  fc.assert(law, { numRuns: depth(500, 50_000) });
 });

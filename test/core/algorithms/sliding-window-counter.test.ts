@@ -43,6 +43,32 @@ test("the example of the essay: 42 in the minute before and 18 in this are 49.5 
   });
 });
 
+/** Whether each of so many units a window passes, one at a time and evenly, in whole milliseconds. */
+function passesEvenly(limit: number, windowMs: number, units: number, fromMs: number): boolean {
+  const config = configOf({ limit, window: windowMs });
+  let state: State;
+  for (let index = 0; index < 4 * units; index += 1) {
+    const nowMs = Math.floor(fromMs + (index * windowMs) / units);
+    const decision = slidingWindowCounter.decide(config, state, nowMs, 1, 0);
+    if (!decision.allowed) return false;
+    ({ state } = decision);
+  }
+  return true;
+}
+
+test("a steady limit - 2 is never denied, if that is at most a unit per ms; limit - 1 is, as times are whole ms", () => {
+  expect(passesEvenly(4, 100, 3, 0)).toBe(false);
+  const flows = fc.tuple(
+    fc.integer({ min: 3, max: 100 }),
+    fc.integer({ min: 100, max: 1_000 }),
+    fc.double({ min: 0, max: 2_000, noNaN: true }),
+  );
+  const law = fc.property(flows, ([limit, windowMs, fromMs]) => {
+    expect(passesEvenly(limit, windowMs, limit - 2, fromMs)).toBe(true);
+  });
+  fc.assert(law, { numRuns: depth(300, 30_000) });
+});
+
 const step = fc.record({
   afterMs: fc.oneof(fc.constant(0), fc.nat(3), fc.nat(25), fc.nat(120)),
   units: fc.oneof(fc.constant(1), fc.nat(14)),

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { readOverride } from "../../../core/catalog/policies-in-force.ts";
+import { parsePolicy } from "../../../core/policies/parse-policy.ts";
 
 const ALONE = { algorithm: "token-bucket", limit: 10, window: "1m" };
 const SEVERAL = { rules: { calls: ALONE, tokens: { ...ALONE, unit: "tokens" } } };
@@ -94,4 +95,79 @@ test("a limit of 0 closes a rule whose policy has what a limit of 0 must not hav
   expect(readOverride("api", base, { limit: 0 })).toMatchObject({ fields: { ...ALONE, limit: 0 } });
   expect(errorsOf({ rules: { calls: base, tokens: base } }, { rules: { tokens: { limit: 0 } } })).toEqual([]);
   expect(errorsOf(base, { limit: 0, burst: 5 })[0]?.path).toEqual(["burst"]);
+});
+
+/** The policy under an override: its rules, as they are parsed. */
+function rulesUnder(base: Readonly<Record<string, unknown>>, override: object) {
+  const read = readOverride("api", base, override);
+  if ("problems" in read) throw new Error(JSON.stringify(read.problems));
+  const policy = parsePolicy("api", read.fields);
+  if ("problems" in policy) throw new Error(JSON.stringify(policy.problems));
+  return [policy, ...(policy.plans?.values() ?? [])].map(({ rules }) =>
+    rules.map(({ config, capacity }) => ({ ...config, capacity })),
+  );
+}
+
+const SLOTS = { algorithm: "concurrency", limit: 10, maxWaiters: 1_000 };
+const WARMING = { algorithm: "smooth-warming-up", limit: 10, window: "1s", warmup: "10s", coldFactor: 200 };
+const ADAPTIVE = { algorithm: "adaptive-concurrency", limit: 10, initial: 4 };
+
+test.each([
+  [SLOTS, 2, { capacity: 20, maxWaiters: 1_000 }],
+  [{ ...SLOTS, maxWaiters: 2 }, 0.4, { capacity: 4, maxWaiters: 2 }],
+  [WARMING, 10, { capacity: 100, coldFactor: 200 }],
+  [
+    { ...ADAPTIVE, adapt: "vegas", alpha: 3, beta: 6, probeMultiplier: 30 },
+    2,
+    { capacity: 20, initial: 8, alpha: 3, beta: 6, probeMultiplier: 30 },
+  ],
+  [
+    { ...ADAPTIVE, queueSize: 4, longWindow: 600, floor: 2 },
+    2,
+    { capacity: 20, queueSize: 4, longWindow: 600, floor: 4 },
+  ],
+])("what is multiplied are units, and no other numbers (%j by %d)", (base, multiply, figures) => {
+  expect(rulesUnder(base, { multiply })).toMatchObject([[figures]]);
+});
+
+describe("an unlimited key has the largest limits that each algorithm can count", () => {
+  const MOST = 1_000_000_000;
+  const RATE = { limit: 10, window: "1s" };
+  test.each<[object, object]>([
+    [SLOTS, { capacity: MOST, maxWaiters: 1_000 }],
+    [{ ...SLOTS, limit: 0 }, { capacity: MOST }],
+    [{ ...SLOTS, fair: true }, { capacity: MOST }],
+    [ADAPTIVE, { capacity: MOST, initial: MOST, floor: MOST }],
+    [WARMING, { limit: MOST, coldFactor: 200 }],
+    [
+      { algorithm: "leaky-bucket", ...RATE },
+      { limit: MOST, burst: MOST + 1, undelayed: MOST + 1 },
+    ],
+    [
+      { algorithm: "leaky-bucket", ...RATE, nodelay: true },
+      { limit: MOST, undelayed: MOST + 1 },
+    ],
+    [{ algorithm: "token-bucket", ...RATE, burst: 7 }, { capacity: MOST }],
+    [{ algorithm: "credits", limit: 10, initial: 0 }, { capacity: MOST }],
+    [{ algorithm: "fixed-window", limit: 10, window: "1 month", carry: 5 }, {}],
+    [{ algorithm: "sliding-log", limit: 600_000, window: "1h", minInterval: "1s" }, { capacity: 1_000_000 }],
+  ])("%j", (base, figures) => {
+    const [[rule] = []] = rulesUnder(base as Readonly<Record<string, unknown>>, { unlimited: true });
+    expect(rule).toMatchObject(figures);
+    expect(rule).not.toMatchObject({ minIntervalMs: 1_000 });
+    expect(rule?.capacity).toBeGreaterThanOrEqual(1_000_000);
+  });
+
+  test("each of several rules by itself, and in each plan", () => {
+    const log = { algorithm: "sliding-log", limit: 1_000_000, window: "1h" };
+    const several = { rules: { log, slots: SLOTS } };
+    const plans = { pro: { rules: { slots: { limit: 100 } } }, none: { rules: { log: { limit: 0 } } } };
+    const largest = [{ capacity: 1_000_000 }, { capacity: MOST }];
+    expect(rulesUnder({ ...several, plans }, { unlimited: true })).toMatchObject([
+      largest,
+      largest,
+      largest,
+      largest,
+    ]);
+  });
 });

@@ -41,7 +41,7 @@ test("holders that come at once are sent to their regions though they are few by
     const holders = new Holders();
     for (let index = 0; index < 130; index += 1) {
       holders.set(String(index), holderAt(index * everyMs));
-      if (holders.areForRegions(256, true, index * everyMs)) return true;
+      if (holders.areForRegions(256, false, index * everyMs)) return true;
     }
     return false;
   };

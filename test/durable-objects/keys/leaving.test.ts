@@ -16,11 +16,15 @@ afterEach(() => database.clear());
 
 type Said = Partial<ReserveCall> & { readonly rule?: Partial<Reserving> };
 
-function start(algorithm: "token-bucket" | "sliding-log" = "token-bucket", limit = LIMIT) {
+function start(
+  algorithm: "token-bucket" | "sliding-log" = "token-bucket",
+  limit = LIMIT,
+  fields: { readonly regions?: "off" } = {},
+) {
   const clock = { ms: 1_000_000 };
   const object = new SimulatedObject(
     database,
-    parsePolicies({ p: { algorithm, limit, window: "1s" } }),
+    parsePolicies({ p: { algorithm, limit, window: "1s", ...fields } }),
     () => clock.ms,
   );
   let turn = 0;
@@ -43,11 +47,30 @@ test("clients with parts of a few units have these, and those that are too many 
     reserve(client(500 + index), { rule: { demand: 1_000 } }),
   );
   expect(said.map((reserved) => (reserved?.servedMs ?? 0) > 5_000)).toEqual(
-    said.map((_, index) => index > 0),
+    said.map((_, index) => index > 1),
   );
   expect(said[10]).toMatchObject({ ttlMs: 0, units: { p: 0 } });
-  // One that needs more than the others has a part of its own.
-  expect(reserve(client(999), { rule: { demand: 10_000 } })?.servedMs).toBeUndefined();
+});
+
+test("a client that needs more than the others has a part of its own, unless calls need far more than there is", () => {
+  const isServed = (demand: number) => {
+    const { reserve } = start();
+    for (let index = 0; index < 300; index += 1) reserve(client(index), { rule: { demand } });
+    const [few, many] = [demand, 10 * demand].map((each, index) =>
+      reserve(client(500 + index), { rule: { demand: each } }),
+    );
+    return [few, many].map((reserved) => reserved?.servedMs !== undefined);
+  };
+  expect(isServed(6)).toEqual([true, false]);
+  expect(isServed(20)).toEqual([true, true]);
+});
+
+test("a client's first message says little of its calls: it leaves only if an equal part is too small, and later if its own is", () => {
+  const { reserve } = start();
+  for (let index = 0; index < 100; index += 1) reserve(client(index), { rule: { demand: 1_000 } });
+  const more = { rule: { demand: 1 } };
+  expect(reserve(client(500), more)?.servedMs).toBeUndefined();
+  expect(reserve(client(500), more)?.servedMs).toBeDefined();
 });
 
 test("a few clients with small parts have units, and isolates and older versions hear nothing of it", () => {
@@ -62,13 +85,35 @@ test("a few clients with small parts have units, and isolates and older versions
 });
 
 test("of a log all clients have units, or all that come leave, whatever they say to need", () => {
-  const { reserve } = start("sliding-log");
+  const { reserve } = start("sliding-log", LIMIT, { regions: "off" });
   const isServed = Array.from({ length: 300 }, (_, index) => {
     const demand = index % 2 === 0 ? 8 : 10_000;
     return reserve(client(index), { rule: { demand, wanted: 0 } })?.servedMs !== undefined;
   });
   expect(isServed.indexOf(true)).toBe(251);
   expect(isServed.lastIndexOf(false)).toBe(250);
+});
+
+test("of a log clients leave together where others would ask their regions, if they need nearly all of it", () => {
+  const leave = (
+    needs: number | ((index: number) => number),
+    more: object = { mayAskRegion: true, near: "weur" },
+  ) => {
+    const { clock, reserve } = start("sliding-log");
+    return Array.from({ length: 200 }, (_, index) => {
+      clock.ms += 2;
+      const demand = typeof needs === "number" ? needs : needs(index);
+      return reserve(client(index), { rule: { demand, wanted: 0 }, ...more })?.servedMs !== undefined;
+    });
+  };
+  const isServed = leave(7);
+  // One object serves 128 holders for less.
+  expect([isServed.indexOf(true), isServed.lastIndexOf(false)]).toEqual([128, 127]);
+  expect(leave(3)).not.toContain(true);
+  // Also those that have no region, or whose isolates ask there already.
+  expect(leave(7, {})).toEqual(isServed);
+  // One that says to need far more than there is changes nothing.
+  expect(leave((index) => (index === 9 ? 1e9 : 3))).not.toContain(true);
 });
 
 test("first calls of too many clients at once are decided by their isolates, which ask their regions", () => {

@@ -100,6 +100,53 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
   });
 });
 
+const ageing = { ...waits, ageing: 300 };
+const PRIORITIES = ["critical", "high", "normal", "low"] as const;
+describe.each(
+  Object.entries({
+    "token-bucket": { algorithm: "token-bucket", limit: 10, window: 1_000, ...ageing },
+    slots: { algorithm: "concurrency", limit: 5, ttl: 900, ...ageing },
+  }),
+)("%s with a short ageing", (name, table) => {
+  test("a denied call is admitted when it comes again as it was told, and not before", async () => {
+    const random = seededRandom(announcedSeed("forecasts of lines of several priorities"));
+    const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
+    const isOfSlots = name === "slots";
+    let told = 0;
+    for (let round = 0; round < depth(60, 3_000); round += 1) {
+      vi.setSystemTime(START_MS + whole(random, 5_000));
+      const key = new WaitingKey(table);
+      // A less important call needs more. So it is served before a more important one by its age alone.
+      const draw = () => {
+        const priority = any(PRIORITIES);
+        return { priority, cost: 1 + PRIORITIES.indexOf(priority) };
+      };
+      const call = (of: ReturnType<typeof draw>, waitMs: number) =>
+        isOfSlots ? key.lease("", waitMs, of) : key.wait("", of.cost, waitMs, of);
+      for (let step = 0; step < 8; step += 1) {
+        await passMs(any([0, 10, 100, 250]));
+        call(draw(), any([0, 500, 5_000, 300_000]));
+      }
+      await passMs(0);
+      const of = draw();
+      const answer = async () => {
+        const asked = call(of, 0);
+        await passMs(0);
+        return asked;
+      };
+      const first = await answer();
+      if (isAdmitted(first)) continue;
+      const ms = Math.max(...(first.answer?.rules ?? []).map(({ retryAfterMs }) => retryAfterMs ?? Infinity));
+      told += 1;
+      await passMs(ms - 1);
+      expect({ round, of, ms, sooner: isAdmitted(await answer()) }).toMatchObject({ sooner: false });
+      await passMs(1);
+      expect({ round, of, ms, asTold: isAdmitted(await answer()) }).toMatchObject({ asTold: true });
+    }
+    expect(told).toBeGreaterThan(depth(10, 500));
+  });
+});
+
 test("what a group has held delays a call behind others of it no longer when it has come back", async () => {
   const bucket = { algorithm: "token-bucket", fair: true, limit: 40, window: 1_000, burst: 10 };
   const key = new WaitingKey({ ...bucket, ...waits });

@@ -196,6 +196,7 @@ describe("rules by other names", () => {
 describe("leases", () => {
   const jobs = { algorithm: "concurrency", limit: 1, ttl: "10m" };
   const isDenied = { rules: [{ success: false }] };
+  const LEARNING: Record<string, object> = { "adaptive-concurrency": { initial: 9 } };
 
   test("a slot stays taken when its rule is renamed, and comes back when the lease is released", async () => {
     const object = new AlarmedObject(known({ p: jobs }), NOW_MS);
@@ -228,4 +229,19 @@ describe("leases", () => {
     );
     expect(settled).toMatchObject({ rules: [{ remaining: 7 }] });
   });
+
+  test.each(["concurrency", "adaptive-concurrency"])(
+    "a hold of a rate that has become %s leaves its slots when it is settled",
+    async (algorithm) => {
+      const object = new AlarmedObject(known(BUCKET), NOW_MS);
+      const { hold } = object.hold("a", 8, HOUR_MS);
+      await object.restart(known({ p: { ...jobs, algorithm, limit: 9, ...LEARNING[algorithm] } }));
+      expect(object.acquire("a", { id: "first", cost: 2 })).toMatchObject(isDenied);
+      const settled = object.ask("a", (each, keyState, nowMs) =>
+        each.settle(keyState, { id: hold?.id ?? "", used: 3 }, nowMs),
+      );
+      expect(settled).toMatchObject({ rules: [{ remaining: 9, resetAfterMs: 0 }] });
+      expect(object.acquire("a", { id: "second", cost: 9 })).toMatchObject({ rules: [{ success: true }] });
+    },
+  );
 });

@@ -1,6 +1,6 @@
 /** How many rows a key with an object of its own writes, until it is forgotten. */
 import { runInDurableObject } from "cloudflare:test";
-import { afterEach, expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { countRows, rowsWrittenBy } from "../../../bench/rows-written.ts";
 import { acquire, freshKey, idIn, release } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
@@ -8,8 +8,6 @@ import { at } from "../../support/virtual-date.ts";
 
 const START_MS = Date.UTC(2027, 0, 1);
 const FORGOTTEN_MS = START_MS + 100 * 24 * 3_600_000;
-
-afterEach(() => void vi.useRealTimers());
 
 type KeyObject = ReturnType<typeof objectOf>;
 

@@ -251,6 +251,21 @@ test.each([
   await eventually(async () => expect(await used()).toMatchObject({ holds: 0, tokens }));
 });
 
+test.each([
+  ["a text", "a", 1],
+  ["a list of one", ["a"], 1],
+  ["20 texts", Array.from({ length: 20 }, () => "a"), 20],
+  ["the tokens of one", [1, 2, 3], 1],
+  ["the tokens of three", [[1], [2, 3], [4]], 3],
+  ["nothing", [], 1],
+  ["null", null, 1],
+])("legacy completions of %s hold the bound of each prompt's answers", async (_, prompt, prompts) => {
+  const { asking, used } = start({ inputTokens: () => 10 });
+  const body = JSON.stringify({ model: "gpt", prompt, n: 2, max_tokens: 30 });
+  await asking(`${provider.url}/completions`, { method: "POST", body });
+  expect(await used()).toMatchObject({ holds: 1, tokens: 10 + prompts * 2 * 30 });
+});
+
 describe("what is sent", () => {
   test("asks for the usage of a stream, unless the caller did or did not want it", async () => {
     const { asking } = start();

@@ -1,4 +1,6 @@
 /** What an answer that is cut counts, when a provider's pause ends, and what is refused when a budget is made. */
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Fetch } from "../../../package/fetch.ts";
 import { budgetFetch, budgetMiddleware, type BudgetOptions } from "../../../package/llm.ts";
@@ -81,6 +83,99 @@ describe("what is cut before its usage came", () => {
     await (await ask(asking)).text();
     await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 30 }));
   });
+});
+
+describe("a signal that is aborted before the request is sent", () => {
+  const reason = new Error("the user has left");
+  const init = { method: "POST", body: JSON.stringify({ model: "gpt", max_tokens: 100 }) };
+  const url = () => `${provider.url}/chat/completions`;
+
+  test.each(["init", "Request"])(
+    "(of %s) rejects with its reason: nothing is held or sent",
+    async (where) => {
+      const { asking, used } = start();
+      const before = provider.bodies.length;
+      const given = { ...init, signal: AbortSignal.abort(reason) };
+      const asked = where === "init" ? asking(url(), given) : asking(new Request(url(), given));
+      await expect(asked).rejects.toBe(reason);
+      expect([provider.bodies.length, await used()]).toEqual([before, { holds: 0, used: 0 }]);
+    },
+  );
+
+  test.each(["first", "last"])("while the %s of two holds is on its way cancels them", async (which) => {
+    const { limiter } = start();
+    const controller = new AbortController();
+    const keys: string[] = [];
+    const leaving: BudgetOptions["limiter"] = {
+      ...limiter,
+      hold: async (request) => {
+        const decision = await limiter.hold(request);
+        keys.push(request.key);
+        if (which === "first" || keys.length === 2) controller.abort(reason);
+        return decision;
+      },
+    };
+    const budgets = ["k", "other"].map((key) => ({ policy: "tokens", key }));
+    const { asking } = start({ limiter: leaving, budgets });
+    const before = provider.bodies.length;
+    await expect(asking(url(), { ...init, signal: controller.signal })).rejects.toBe(reason);
+    expect(keys).toEqual(which === "first" ? ["k"] : ["k", "other"]);
+    expect(provider.bodies.length).toBe(before);
+    for (const key of keys)
+      await eventually(async () =>
+        expect(await limiter.peek({ policy: "tokens", key })).toMatchObject({ holds: 0, remaining: 10_000 }),
+      );
+  });
+
+  test("of the Request counts for nothing where the call has another one", async () => {
+    const { asking } = start();
+    const request = new Request(url(), { ...init, signal: AbortSignal.abort(reason) });
+    expect((await asking(request, { signal: null, body: init.body })).status).toBe(200);
+  });
+
+  test("is the call's of the AI SDK too", async () => {
+    const { given, used } = start();
+    const middleware = budgetMiddleware(given);
+    const call = { params: { abortSignal: AbortSignal.abort(reason) }, model: { modelId: "gpt" } };
+    const never = () => Promise.reject(new Error("called"));
+    await expect(middleware.wrapGenerate({ ...call, doGenerate: never })).rejects.toBe(reason);
+    await expect(middleware.wrapStream({ ...call, doStream: never })).rejects.toBe(reason);
+    expect(await used()).toEqual({ holds: 0, used: 0 });
+  });
+});
+
+describe("an answer of 2xx without output counts its input, also with onCut held:", () => {
+  let server: Server;
+  beforeAll(async () => {
+    server = createServer((request, response) => {
+      response.writeHead(Number(request.headers["x-status"])).end();
+    });
+    await new Promise<void>((up) => void server.listen(0, "127.0.0.1", up));
+  });
+  afterAll(() => new Promise((done) => void server.close(done)));
+
+  test.each([200, 204, 205])("%d with an empty body", async (status) => {
+    const { asking, used } = start({ onCut: "held" });
+    const { port } = server.address() as AddressInfo;
+    const headers = { "x-status": String(status) };
+    const body = JSON.stringify({ model: "gpt", max_tokens: 100 });
+    const response = await asking(`http://127.0.0.1:${port}/chat/completions`, {
+      method: "POST",
+      headers,
+      body,
+    });
+    expect([response.status, await response.text()]).toEqual([status, ""]);
+    await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 10 }));
+  });
+});
+
+test("an answer whose body nobody reads stays held for ttlMs, and then counts in full", async () => {
+  const { asking, used, clock } = start({ ttlMs: 60_000 });
+  const unread = await ask(asking);
+  await clock.advance(59_999);
+  expect([unread.bodyUsed, await used()]).toEqual([false, { holds: 1, used: 110 }]);
+  await clock.advance(1);
+  await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 110 }));
 });
 
 test("more than was held is taken too", async () => {

@@ -5,8 +5,10 @@ import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicy } from "../../../core/policies/parse-policy.ts";
 import { OVERRIDE_FIELDS, POLICY_FIELDS } from "../../../core/policies/policy-fields.ts";
 import { openApiDocument } from "../../../worker/api/openapi.ts";
+import { listPolicies } from "../../../worker/calls/keys.ts";
 import { specimens } from "../../support/algorithms.ts";
 import { matches, validatorOf } from "../../support/json-schema.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const document = JSON.parse(JSON.stringify(openApiDocument())) as {
   readonly components: { readonly schemas: Record<string, Schema> };
@@ -56,6 +58,48 @@ describe.each([...algorithms.keys()])("%s", (algorithm) => {
       }),
     );
   });
+});
+
+/** Fields whose effect a rule is listed with under other names. */
+const LISTED_AS: Readonly<Record<string, string>> = {
+  delay: "undelayed",
+  nodelay: "undelayed",
+  maxBurst: "burst",
+  maxDelay: "burst",
+};
+
+describe.each([...algorithms.keys()])("a listed rule of %s", (algorithm) => {
+  const { properties = {} } = schemas["PolicyRule"] ?? {};
+  const kinds = algorithms.get(algorithm)?.fields ?? {};
+
+  test("has each field of the algorithm in the document", () => {
+    const named = Object.entries(kinds).map(([field, kind]) => {
+      const isTime = typeof kind === "string" && /^(duration|period)/.test(kind);
+      return LISTED_AS[field] ?? (isTime ? `${field}Ms` : field);
+    });
+    expect(Object.keys(properties)).toEqual(expect.arrayContaining(["name", "unit", "capacity", ...named]));
+  });
+
+  test("has nothing that the document does not name, and no other kinds of values", () => {
+    const check = validatorOf(document, { $ref: "#/components/schemas/PolicyRule" });
+    fc.assert(
+      fc.property(specimens[algorithm]?.fields ?? fc.constant({}), (specimen) => {
+        const policies = parsePolicies({ api: { algorithm, ...specimen } });
+        const [listed] = listPolicies({
+          client: { policies: { named: policies } },
+          principal: {},
+        } as never).policies;
+        const [rule = {}] = listed?.rules ?? [];
+        expect(Object.keys(properties)).toEqual(expect.arrayContaining(Object.keys(rule)));
+        expect(check(rule)).toEqual([]);
+      }),
+    );
+  });
+});
+
+test("a listed rule with a penalty has it in the document", () => {
+  const { properties = {} } = schemas["PolicyRule"] ?? {};
+  expect(Object.keys(properties)).toEqual(expect.arrayContaining(["blockForMs", "maxBlockMs"]));
 });
 
 test.each([

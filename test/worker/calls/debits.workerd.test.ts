@@ -114,7 +114,9 @@ describe("a limit with force", () => {
     const status = async (token: string, fields: object) =>
       (await call("/v1/limit", { token, body: { ...fields } })).status;
     expect(await status(TOKENS.limit, body)).toBe(403);
-    expect(await status(TOKENS.refund, body)).toBe(403);
+    const refused = await call("/v1/limit", { token: TOKENS.refund, body: { policy: "slow", key } });
+    const detail = 'the token "refund" has no scope limit (with force: force or admin)';
+    expect(refused).toMatchObject({ status: 403, body: { detail } });
     expect(await status(TOKENS.admin, body)).toBe(200);
     expect(await status(TOKENS.admin, { policy: "slow", key })).toBe(403);
     expect(await status(TOKENS.admin, { policy: "slow", key, force: false })).toBe(403);

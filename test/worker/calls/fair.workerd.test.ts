@@ -61,6 +61,30 @@ test("weights, holds, refunds, joint checks and idempotency keys know the group"
   expect(any.body).toMatchObject({ success: true, chosen: 0, decisions: [{ group: "a" }] });
 });
 
+test.each(["all", "any"])(
+  "limit/%s under an idempotency key is for the groups of its checks",
+  async (how) => {
+    const [key, other] = [freshKey(), freshKey()];
+    const made = (...groups: string[]) => {
+      const checks = groups.map((group, index) => ({
+        policy: "fair",
+        key: index === 0 ? key : other,
+        group,
+      }));
+      return call(`/v1/limit/${how}`, { body: { checks, idempotencyKey: "once" } });
+    };
+    const first = await made("a", "b");
+    expect(first.body).toMatchObject({ success: true });
+    expect((await made("a", "b")).body).toEqual(first.body);
+    for (const groups of [
+      ["b", "b"],
+      ["a", "a"],
+      ["b", "a"],
+    ])
+      expect((await made(...groups)).status).toBe(409);
+  },
+);
+
 test("a peek has the active groups, and of a group that it names the part", async () => {
   const key = freshKey();
   for (let number = 1; number <= 30; number += 1)

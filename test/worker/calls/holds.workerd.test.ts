@@ -1,9 +1,7 @@
-import { afterEach, expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { call, freshKey, idIn, limit, report, type Called } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
-
-afterEach(() => void vi.useRealTimers());
 
 const hold = (policy: string, key: string, units: unknown, fields: object = {}) =>
   call("/v1/holds", { body: { policy, key, units, ...fields } });

@@ -1,10 +1,8 @@
-import { afterEach, expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { TOKENS } from "../../support/fixtures.ts";
 import { acquire, call, freshKey, idIn, release, report } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
-
-afterEach(() => void vi.useRealTimers());
 
 test("a lease has an id, a token and a life, and the answer says how long it waited", async () => {
   const { status, body, headers } = await acquire("export", freshKey(), { ttlMs: 5_000 });
@@ -216,6 +214,28 @@ test("waiters are served in their order; a smaller request does not pass", async
   await one;
   expect(order).toEqual(["both", "one"]);
 });
+
+test.each([true, false])(
+  "who has waited is told the override under which it was served, begun meanwhile: %s",
+  async (begins) => {
+    const key = freshKey();
+    const path = `/v1/policies/export/overrides/${encodeURIComponent(key)}`;
+    const override = () => call(path, { method: "PUT", body: { limit: 4 } });
+    if (!begins) await override();
+    const held = [];
+    for (let each = 0; each < (begins ? 2 : 4); each += 1) held.push(idIn(await acquire("export", key)));
+    const waiting = acquire("export", key, { waitMs: 20_000 });
+    await queue(key, 1);
+    if (begins) await override();
+    else await call(path, { method: "DELETE" });
+    await acquire("export", key);
+    if (!begins) for (const id of held.slice(1)) await release(id);
+    const { body, headers } = await waiting;
+    expect(body).toMatchObject({ success: true, limit: begins ? 4 : 2 });
+    expect(body["override"]).toBe(begins ? key : undefined);
+    expect(headers.get("ratelimit-policy")).toContain(`q=${begins ? 4 : 2}`);
+  },
+);
 
 test("who waits in vain is told so, and leaves no trace", async () => {
   const key = freshKey();

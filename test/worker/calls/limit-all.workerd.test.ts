@@ -1,7 +1,9 @@
 import { expect, test } from "vitest";
+import type { Decided } from "../../../core/protocol/answers.ts";
 import { TOKENS } from "../../support/fixtures.ts";
-import { acquire, call, freshKey, limit, release, report, type Called } from "../../support/limiter.ts";
+import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
+import { at } from "../../support/virtual-date.ts";
 
 interface Check {
   readonly policy: string;
@@ -14,6 +16,12 @@ const limitAll = (checks: readonly Check[], fields: object = {}, query = "") =>
 const successes = ({ body }: Called) =>
   (body["decisions"] as { success: boolean }[]).map(({ success }) => success);
 const remaining = async (policy: string, key: string) => (await report(policy, key)).body["remaining"];
+
+/** The lease of a call's first check. */
+function leaseIn({ body }: Called) {
+  const [{ lease }] = body["decisions"] as [{ lease: { id: string; expiresAfterMs: number } }];
+  return lease;
+}
 
 test("all pass: all are taken, and every decision is there in order", async () => {
   const [one, other] = [freshKey(), freshKey()];
@@ -146,6 +154,26 @@ test("a slot is leased if all pass, and free again if not", async () => {
   expect((await report("export", key)).body).toMatchObject({ leases: 0, remaining: 2 });
 });
 
+test("a slot of an unlimited key is leased too, and none of a blocked one", async () => {
+  const key = freshKey();
+  const override = (body: object) =>
+    call(`/v1/policies/export/overrides/${encodeURIComponent(key)}`, { method: "PUT", body });
+  const checks = [
+    { policy: "export", key, cost: 2 },
+    { policy: "slow", key: freshKey() },
+  ];
+  await override({ unlimited: true });
+  for (const held of [1, 2]) {
+    const called = await limitAll(checks);
+    expect(called.body).toMatchObject({ success: true, decisions: [{ override: key }, {}] });
+    expect(leaseIn(called)).toMatchObject({ id: expect.stringContaining("lease_") });
+    expect((await report("export", key)).body).toMatchObject({ leases: held, holds: 0 });
+  }
+  await override({ blocked: true });
+  const blocked = { success: false, decisions: [{ reason: "blocked" }, { success: true }] };
+  expect((await limitAll(checks)).body).toMatchObject(blocked);
+});
+
 test("a look among the checks takes nothing", async () => {
   const [one, other] = [freshKey(), freshKey()];
   await limitAll([
@@ -166,6 +194,60 @@ test("the same call again is charged once, also when the object crashed in betwe
   await objectOf("slow", one).crash();
   expect((await limitAll(checks, { idempotencyKey: "a" })).body).toEqual(first.body);
   expect([await remaining("slow", one), await remaining("slow", other)]).toEqual([3, 4]);
+});
+
+test("the same call again is given the same lease, with how long it still lasts", async () => {
+  const [key, other] = [freshKey(), freshKey()];
+  const checks = [
+    { policy: "export", key },
+    { policy: "slow", key: other },
+  ];
+  at(0);
+  const first = leaseIn(await limitAll(checks, { idempotencyKey: "a" }));
+  at(4_000);
+  const again = leaseIn(await limitAll(checks, { idempotencyKey: "a" }));
+  expect(again).toEqual({ ...first, expiresAfterMs: first.expiresAfterMs - 4_000 });
+  await call(`/v1/leases/${first.id}/renew`, { body: { ttlMs: 10_000 } });
+  expect(leaseIn(await limitAll(checks, { idempotencyKey: "a" })).expiresAfterMs).toBe(10_000);
+});
+
+test.each(["expired", "was released"])(
+  "the same call again when its lease %s acquires it anew, and charges no other check again",
+  async (how) => {
+    const [key, other] = [freshKey(), freshKey()];
+    const checks = [
+      { policy: "export", key, cost: 2 },
+      { policy: "log", key: other, cost: 2 },
+    ];
+    at(0);
+    const first = leaseIn(await limitAll(checks, { idempotencyKey: "a" }));
+    if (how === "expired") at(first.expiresAfterMs);
+    else await release(first.id);
+    const taken = idIn(await acquire("export", key, { units: 2 }));
+    const denied = await limitAll(checks, { idempotencyKey: "a" });
+    expect([denied.body["success"], ...successes(denied)]).toEqual([false, false, true]);
+    expect((await report("export", key)).body).toMatchObject({ leases: 1, holds: 0 });
+    await release(taken);
+    const anew = leaseIn(await limitAll(checks, { idempotencyKey: "a" }));
+    expect(anew.id).not.toBe(first.id);
+    expect(leaseIn(await limitAll(checks, { idempotencyKey: "a" }))).toEqual(anew);
+    expect((await report("export", key)).body).toMatchObject({ leases: 1, holds: 0 });
+    expect(await remaining("log", other)).toBe(3);
+  },
+);
+
+test("a lease's time left is that of the answer, however long the holds of the other checks took", async () => {
+  const key = freshKey();
+  const { stub } = objectOf("export", key);
+  const provisional = { waitMs: 0, request: "a call" };
+  at(0);
+  const held = await stub.hold({ policy: "export", key, cost: 1, ttlMs: 15_000, provisional });
+  const { hold, lease } = JSON.parse(held) as Decided;
+  at(400);
+  const settled = await stub.settle("export", key, hold?.id ?? "", 1);
+  expect(JSON.parse(settled)).toMatchObject({
+    lease: { ...lease, expiresAfterMs: (lease?.expiresAfterMs ?? 0) - 400 },
+  });
 });
 
 test("the same checks in another order are the same call", async () => {

@@ -50,6 +50,23 @@ test.each([
   expect(left()).toBe(1);
 });
 
+test.each([
+  [" of groups (0123456789abcdef)", "", true],
+  ["", " of groups (0123456789abcdef)", true],
+  [" of groups (0123456789abcdef)", " of groups (0123456789abcdef)", true],
+  [" of groups (0123456789abcdef)", " of groups (fedcba9876543210)", false],
+])("of groups an earlier build stored nothing, and sends nothing: %j after %j", (sent, stored, isSame) => {
+  const object = new AlarmedObject(known({ p: { algorithm: "token-bucket", limit: 2, window: "1h" } }), 0);
+  const attempt = (groups: string) =>
+    object.ask("k", (each, keyState, nowMs) => {
+      const of = { request: `call on the first of 2 checks (00112233445566aa)${groups}`, round: 1 };
+      return each.limit(keyState, { cost: 1, idempotencyKey: "once", attempt: of }, nowMs);
+    });
+  const first = attempt(stored);
+  const conflict = { conflict: { request: "call on the first of 2 checks" } };
+  expect(attempt(sent)).toEqual(isSame ? first : conflict);
+});
+
 const isDenied = (text: string) => text.includes('"success":false');
 
 let later = 100;

@@ -7,6 +7,7 @@ interface Check {
   readonly policy: string;
   readonly key: string;
   readonly cost?: unknown;
+  readonly group?: string;
 }
 
 const limitAny = (checks: readonly Check[], fields: object = {}, query = "") =>
@@ -141,6 +142,39 @@ test("another call under its idempotency key is a conflict, and charges nothing"
   expect((await limitAny([bought, quota], fields)).status).toBe(409);
   expect((await limit("log", bought.key, fields)).status).toBe(409);
   expect([await remaining("slow", quota.key), await remaining("log", bought.key)]).toEqual([0, 4]);
+});
+
+test("a call of one check and a plain limit are different calls: one under the other's key is a conflict", async () => {
+  const one = { policy: "slow", key: freshKey() };
+  const any = (idempotencyKey: string) => limitAny([one], { idempotencyKey });
+  const plain = (idempotencyKey: string) => limit(one.policy, one.key, { idempotencyKey });
+  const first = await any("any");
+  expect(first.body).toMatchObject({ chosen: 0, decisions: [{ remaining: 4 }] });
+  expect((await plain("any")).status).toBe(409);
+  expect((await any("any")).body).toEqual(first.body);
+  expect((await plain("limit")).body).toMatchObject({ remaining: 3 });
+  expect((await any("limit")).status).toBe(409);
+  expect(await remaining(one.policy, one.key)).toBe(3);
+});
+
+test("a call of one check that was denied is decided anew, and once it is charged it is answered alike", async () => {
+  const [quota] = await spent();
+  const fields = { idempotencyKey: "once" };
+  for (let time = 0; time < 3; time += 1)
+    expect((await limitAny([quota], fields)).body).toMatchObject({ success: false, chosen: null });
+  await refill(quota.policy, quota.key);
+  const charged = await limitAny([quota], fields);
+  expect(charged.body).toMatchObject({ success: true, chosen: 0 });
+  expect((await limitAny([quota], fields)).body).toEqual(charged.body);
+  expect(await remaining(quota.policy, quota.key)).toBe(4);
+});
+
+test("the group is a part of a call of one check", async () => {
+  const check = { policy: "fair", key: freshKey(), group: "a" };
+  const fields = { idempotencyKey: "once" };
+  expect((await limitAny([check], fields)).status).toBe(200);
+  expect((await limitAny([check], fields)).status).toBe(200);
+  expect((await limitAny([{ ...check, group: "b" }], fields)).status).toBe(409);
 });
 
 test("a key may be tried with several costs, each under the idempotency key", async () => {

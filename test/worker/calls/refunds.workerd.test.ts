@@ -105,7 +105,9 @@ describe("a refund that names no charge", () => {
   });
 
   test("is a 403 for a token with neither scope, before the body is looked at", async () => {
-    expect((await refund({ key: "" }, TOKENS.admin)).body["detail"]).toMatch("no scope limit or refund");
+    expect((await refund({ key: "" }, TOKENS.admin)).body["detail"]).toMatch(
+      "no scope limit (without charge: refund)",
+    );
   });
 });
 

@@ -1,9 +1,7 @@
-import { afterEach, expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
-
-afterEach(() => void vi.useRealTimers());
 
 const figures = ({ body }: Called) =>
   (body["rules"] as { name: string; success: boolean; remaining: number }[]).map(

@@ -46,6 +46,22 @@ test.each([
   expect(String(details)).toContain(ends);
 });
 
+test("a call in the query has numbers, true and false, and no limits, which are a table", async () => {
+  const at = `/v1/limit?policy=slow&key=${freshKey()}`;
+  const { status, body } = await call(`${at}&refundable=true&force=false&waitMs=007`, { method: "POST" });
+  expect([status, body["charge"]]).toEqual([200, expect.any(String)]);
+  const forced = await call(`${at}&cost=30&force=true`, { method: "POST", token: TOKENS.full });
+  expect(forced).toMatchObject({ status: 200, body: { success: true, remaining: 0 } });
+  const [, read] = await errorsOf(`${at}&utilization=0.5`, { method: "POST" });
+  expect(String(read)).toContain("utilization is 0.5: must be left out");
+  const refused = await errorsOf(`${at}&refundable=yes`, { method: "POST" });
+  expect(refused).toEqual([422, ['refundable is "yes": must be true or false']]);
+  const [, details] = await errorsOf(`${at}&limits=5`, { method: "POST" });
+  expect(details).toEqual([
+    expect.stringMatching(/^limits is not a field of the query: there is policy, key, cost, (?!.*limits)/),
+  ]);
+});
+
 test("a field of the body, and a policy: the nearest one is named, and a long list is cut", async () => {
   const key = freshKey();
   const body = { policy: "slow", key, idempotencykey: "a" };

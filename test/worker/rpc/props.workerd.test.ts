@@ -106,6 +106,14 @@ test("props that cannot be read are refused, with what they may say", async () =
   });
 });
 
+test("what props do not allow is said of a binding too", async () => {
+  const error = await thrownBy(() => bound({ policies: ["slow"] }).limit({ policy: "log", key: "a" }));
+  expect(error).toMatchObject({
+    status: 403,
+    message: expect.stringContaining("The token or binding does not allow this: ") as string,
+  });
+});
+
 test("props with a wrong letter, and a policy that is not there, are refused with the nearest right thing", async () => {
   const refused = async (props: object) => String(await thrownBy(() => bound(props).limit({ key: "a" })));
   expect(await refused({ polices: ["slow"] })).toContain("polices is not a field");

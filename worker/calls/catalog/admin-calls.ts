@@ -10,8 +10,9 @@ import {
   type Versioned,
 } from "../../../core/catalog/calls.ts";
 import { randomId } from "../../../core/clock.ts";
-import { type Answered, Problem } from "../../../core/protocol/problems.ts";
-import { clip, type Violation, violationsOf } from "../../../core/validation.ts";
+import { type Answered, LIMITER_PROBLEMS, Problem } from "../../../core/protocol/problems.ts";
+import { violationsOf } from "../../../core/validation.ts";
+import { clip, meant, type Violation } from "../../../core/violations.ts";
 import { CALLER_NAME, type Principal, StoredToken, TokenFields } from "../../auth/tokens.ts";
 import { isPlain, plainProblem } from "../plain-data.ts";
 import { MAX_PROBLEMS, notAllowed, parse, badValue, stray } from "../validate.ts";
@@ -48,7 +49,10 @@ export async function issueToken(
   const sha256 = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
   const issued = { kind: "token", name, entry: { sha256, ...entry } } as const;
   const written = await write(caller, issued, { ifNoneMatch: true });
-  return written instanceof Problem ? written : { name, token, ...entry };
+  if (!(written instanceof Problem)) return { name, token, ...entry };
+  if (written.status !== 412) return written;
+  const detail = `there is a token ${JSON.stringify(name)}: give another name, or revoke it first`;
+  return new Problem(LIMITER_PROBLEMS.tokenExists, detail);
 }
 
 export async function revokeToken(
@@ -66,6 +70,8 @@ export async function writeCatalog(
   caller: CatalogCaller,
   { body: document, conditions }: CatalogInput,
 ): Answered<Versioned<CatalogDocument>> {
+  const strays = strayFields(document);
+  if (strays !== undefined) return strays;
   if (!isDocument(document)) return stray([], `the body must be ${DOCUMENT_ALLOWED}`);
   const problem = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
   if (problem !== undefined) return problem;
@@ -86,14 +92,13 @@ export async function readAudit(
 }
 
 const DOCUMENT_ALLOWED =
-  '{ "policies": { NAME: { ... } }, "overrides": { POLICY: { PATTERN: { ... } } }, "tokens": { NAME: { ... } } }, with "candidates": { POLICY: { ... } } if wanted, and nothing else';
+  '{ "policies": { NAME: { ... } }, "overrides": { POLICY: { PATTERN: { ... } } }, "tokens": { NAME: { ... } } }, with "candidates": { POLICY: { ... } } if wanted';
 
 /** Whether a value has the shape of a document. Its parts are checked one by one. */
 function isDocument(value: unknown): value is CatalogDocument {
   if (!isTable(value)) return false;
-  const { policies, overrides, tokens, candidates = {}, ...others } = value;
+  const { policies, overrides, tokens, candidates = {} } = value;
   return (
-    Object.keys(others).length === 0 &&
     [policies, overrides, tokens, candidates].every(isTableOfTables) &&
     Object.values(overrides as object).every(isTableOfTables)
   );
@@ -105,6 +110,17 @@ const MAX_ENTRIES = {
   tokens: MAX_TOKENS,
   candidates: MAX_POLICIES,
 } as const;
+
+function strayFields(document: unknown): Problem | undefined {
+  const known = Object.keys(MAX_ENTRIES);
+  const strays = isTable(document) ? Object.keys(document).filter((field) => !known.includes(field)) : [];
+  if (strays.length === 0) return undefined;
+  const violations = strays.slice(0, MAX_PROBLEMS).map((field) => ({
+    path: [field],
+    detail: `${clip(field)} is not a field: there are ${known.join(", ")}${meant(field, known)}`,
+  }));
+  return notAllowed(violations, strays.length);
+}
 
 /** The tables of a document's entries, each with its place. */
 function tablesOf({ policies, overrides, tokens, candidates = {} }: CatalogDocument) {

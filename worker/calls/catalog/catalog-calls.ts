@@ -18,10 +18,12 @@ import type {
   CatalogChange,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
+import { isTable } from "../../../core/policies/changed-tables.ts";
 import { type Answered, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import type { StatsBindings } from "../../../core/stats/messages.ts";
-import { clip, describe, integer, table } from "../../../core/validation.ts";
+import { integer, table } from "../../../core/validation.ts";
+import { clip, describe } from "../../../core/violations.ts";
 import {
   isConfigured,
   patternProblem,
@@ -196,9 +198,8 @@ async function writeBody(
 ): Answered<Written> {
   const problem = plainProblem(body);
   if (problem !== undefined) return problem;
-  if (typeof body !== "object" || body === null || Array.isArray(body))
-    return stray([], "the body must be an object");
-  return await write(caller, writeOf(place, body as Table), conditions);
+  if (!isTable(body)) return stray([], "the body must be an object");
+  return await write(caller, writeOf(place, body), conditions);
 }
 
 function deleting(writeOf: WriteOf) {

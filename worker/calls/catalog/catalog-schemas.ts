@@ -15,12 +15,9 @@ import {
 import { SHED } from "../../../core/policies/priorities.ts";
 import { described, shapeOf } from "../../../core/validation.ts";
 import { SCOPE_LIST, TokenFields } from "../../auth/tokens.ts";
-import { optional } from "../schemas/request-schemas.ts";
+import { INTEGER, optional } from "../schemas/request-schemas.ts";
 
-const version = described(
-  v.pipe(v.number(), v.integer()),
-  "Rises with each change. It is the entity tag, too.",
-);
+const version = described(INTEGER, "Rises with each change. It is the entity tag, too.");
 const instant = described(v.pipe(v.string(), v.isoTimestamp()), "An instant, as RFC 3339 writes it.");
 const fields = v.record(v.string(), v.any());
 
@@ -102,7 +99,7 @@ export const PolicyInForce = v.looseObject({
   policy: v.string(),
   version,
   source: described(v.picklist(["file", "catalog"]), "Where it comes from."),
-  overrides: described(v.pipe(v.number(), v.integer()), "How many overrides its keys have."),
+  overrides: described(INTEGER, "How many overrides its keys have."),
   removedPlans: optional(
     v.array(v.string()),
     "After a write: plans that it removed. Calls that name one are refused. Absent: none.",
@@ -115,7 +112,6 @@ const candidate = {
   candidate: PolicyFields,
   since: described(v.pipe(v.string(), v.isoTimestamp()), "When it was set, as RFC 3339 writes it."),
 };
-const calls = v.pipe(v.number(), v.integer());
 
 export const Candidate = v.object(candidate);
 
@@ -123,17 +119,17 @@ export const ComparedCandidate = v.object({
   ...candidate,
   compared: optional(
     v.object({
-      calls: described(calls, "Calls of which both have decided."),
-      admittedByBoth: calls,
-      deniedByBoth: calls,
-      deniedByPolicyAlone: calls,
-      deniedByCandidateAlone: calls,
-      undecided: described(calls, "Calls of which one of them could not decide."),
+      calls: described(INTEGER, "Calls of which both have decided."),
+      admittedByBoth: INTEGER,
+      deniedByBoth: INTEGER,
+      deniedByPolicyAlone: INTEGER,
+      deniedByCandidateAlone: INTEGER,
+      undecided: described(INTEGER, "Calls of which one of them could not decide."),
     }),
     "Absent: this deployment counts nothing.",
   ),
   keys: optional(
-    v.array(v.object({ key: v.string(), count: calls, error: calls })),
+    v.array(v.object({ key: v.string(), count: INTEGER, error: INTEGER })),
     "The keys that the candidate alone has denied most, in this hour and the last one. For the scope `admin`.",
   ),
 });
@@ -159,8 +155,8 @@ const token = {
   scopes: SCOPE_LIST,
   policies: v.optional(v.array(v.string())),
   keyPrefix: v.optional(v.string()),
-  maxCallsAtOnce: v.optional(v.pipe(v.number(), v.integer())),
-  maxNewKeysPerSecond: v.optional(v.pipe(v.number(), v.integer())),
+  maxCallsAtOnce: v.optional(INTEGER),
+  maxNewKeysPerSecond: v.optional(INTEGER),
 };
 export const OwnToken = described(
   v.object({ name: token.name, scopes: token.scopes, policies: token.policies, keyPrefix: token.keyPrefix }),
@@ -178,7 +174,7 @@ export const Catalog = v.object({
 });
 
 const entry = v.object({
-  id: v.pipe(v.number(), v.integer()),
+  id: INTEGER,
   at: instant,
   by: v.string(),
   target: described(v.string(), "Such as `override api customer:7`."),

@@ -5,10 +5,10 @@
 import * as v from "valibot";
 import { DENIAL_REASONS } from "../../../core/algorithms/algorithm.ts";
 import { described } from "../../../core/validation.ts";
-import { amount, milliseconds, optional } from "./request-schemas.ts";
+import { amount, AMOUNT, INTEGER, milliseconds, optional } from "./request-schemas.ts";
 
 const retryAfterMs = described(
-  v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
+  v.nullable(AMOUNT),
   "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits. With the " +
     "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact. Of a call " +
     "that was shed since machines are busy: how long at least calls like it may be shed.",
@@ -18,16 +18,14 @@ const resetAfterMs = milliseconds(
   "How long until the quota has refilled if no other call comes. 2^51 and more: time returns nothing.",
 );
 
-const delayMs = v.optional(
-  milliseconds(
-    "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
-  ),
+const delayMs = optional(
+  AMOUNT,
+  "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
 );
 
-const refunded = v.optional(
-  amount(
-    "Of a refund: the whole units that came back, of several rules the least. Absent: that is not known.",
-  ),
+const refunded = optional(
+  AMOUNT,
+  "Of a refund: the whole units that came back, of several rules the least. Absent: that is not known.",
 );
 
 /** Where groups share a rule. */
@@ -40,7 +38,7 @@ const part = {
   ),
 };
 const sureAfterMs = described(
-  v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
+  v.nullable(AMOUNT),
   "When denied: after so long the call passes whatever the other active groups do (of slots: if they keep to their " +
     "parts and renew nothing); null: it is larger than the part.",
 );
@@ -50,10 +48,9 @@ export const RuleDecision = v.object({
   success: v.boolean(),
   limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
   remaining: amount("The largest cost that would pass now."),
-  quotaRemaining: v.optional(
-    amount(
-      "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
-    ),
+  quotaRemaining: optional(
+    AMOUNT,
+    "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
   ),
   resetAfterMs,
   retryAfterMs,
@@ -71,16 +68,13 @@ export const RuleDecision = v.object({
 
 export const Lease = v.object({
   id: described(v.string(), "Needed to renew or release the lease. Nobody can guess it."),
-  fencingToken: v.pipe(
-    amount(
-      "Rises with every lease of the key. A storage that compares it can refuse a holder whose lease has ended.",
-    ),
+  fencingToken: amount(
+    "Rises with every lease of the key. A storage that compares it can refuse a holder whose lease has ended.",
   ),
   expiresAfterMs: milliseconds("How long until the lease ends, unless it is renewed."),
-  confirmWithinMs: v.optional(
-    milliseconds(
-      "With `confirm`: how long until the lease ends unless the caller confirms it by renewing it.",
-    ),
+  confirmWithinMs: optional(
+    AMOUNT,
+    "With `confirm`: how long until the lease ends unless the caller confirms it by renewing it.",
   ),
 });
 
@@ -106,8 +100,8 @@ const quota = {
   resetAfterMs,
 };
 const maybeQuota = {
-  remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
-  resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
+  remaining: optional(AMOUNT, "The largest cost that would pass now. Absent when no rule was asked."),
+  resetAfterMs: optional(AMOUNT, "As in other decisions. Absent when `remaining` is."),
 };
 const source = described(
   v.picklist(["isolate", "object", "pool", "fallback"]),
@@ -118,9 +112,7 @@ const source = described(
 const fallback = described(v.literal("fallback"), "The object or the pool did not answer.");
 const rules = described(v.array(RuleDecision), "What every rule said. Empty when none was asked.");
 const violated = described(v.array(v.string()), "The rules that denied.");
-const waitedMs = v.optional(
-  milliseconds("How long an acquire, or a `limit` with `waitMs`, stood in the queue."),
-);
+const waitedMs = optional(AMOUNT, "How long an acquire, or a `limit` with `waitMs`, stood in the queue.");
 const charge = optional(
   v.string(),
   "Names what this call has taken, for a refund. Present with `refundable`, if it took anything.",
@@ -235,7 +227,7 @@ export const Refused = v.object({
   source,
   rules: noRules,
   problem: described(
-    v.object({ status: v.pipe(v.number(), v.integer()), code: v.string(), detail: v.string() }),
+    v.object({ status: INTEGER, code: v.string(), detail: v.string() }),
     "What this check would have been answered by itself.",
   ),
 });
@@ -253,7 +245,7 @@ export const AllDecisions = v.object({
 export const AnyDecision = v.object({
   success: described(v.boolean(), "Whether a check admitted: exactly that one was charged."),
   chosen: described(
-    v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
+    v.nullable(AMOUNT),
     "The index of the check that was charged. `null`: none was, since all denied, or one was not answered.",
   ),
   decisions: described(
@@ -271,7 +263,7 @@ export const KeyFigures = v.object({
   queueLength: amount("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
   holders: optional(
-    v.pipe(v.number(), v.integer(), v.minValue(0)),
+    AMOUNT,
     "Isolates and clients that hold units of the key or want some; of a pool, those of one region.",
   ),
   shedding: optional(

@@ -3,6 +3,7 @@ import * as v from "valibot";
 import { LIMITER_PROBLEMS, type ProblemKind, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { described } from "../../../core/validation.ts";
 import { CheckDecision, Denied, DeniedDegraded, Shed } from "./answer-schemas.ts";
+import { INTEGER } from "./request-schemas.ts";
 
 const FieldError = v.object({
   pointer: described(v.string(), "Where, as a JSON pointer into the request."),
@@ -12,7 +13,7 @@ const FieldError = v.object({
 export const ProblemDetails = v.object({
   type: v.string(),
   title: v.string(),
-  status: v.pipe(v.number(), v.integer()),
+  status: INTEGER,
   detail: v.string(),
   errors: v.optional(v.array(FieldError)),
 });
@@ -24,7 +25,7 @@ export const STATUSES = {
   403: ["Forbidden", "The token lacks the scope, the policy or the key prefix"],
   404: ["NotFound", "There is no such policy, override, lease, hold, charge or token"],
   405: ["MethodNotAllowed", "This address takes other methods: `Allow` says which"],
-  409: ["IdempotencyKeyReused", "The idempotency key was used for another request"],
+  409: ["Conflict", "The idempotency key was used for another request, or a token has the name"],
   412: ["PreconditionFailed", "It is not what `If-Match` or `If-None-Match` says"],
   413: ["BodyTooLarge", "The body is over 16 KiB"],
   415: ["UnsupportedMediaType", "The body is not application/json"],

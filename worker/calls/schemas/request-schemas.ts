@@ -8,9 +8,12 @@ import { described, integer, number, oneOf, table } from "../../../core/validati
 
 const MAX_IDEMPOTENCY_KEY_BYTES = 256;
 
-/** An integer of at least 0 in an answer. */
+/** In answers. */
+export const INTEGER = v.pipe(v.number(), v.integer());
+export const AMOUNT = v.pipe(v.number(), v.integer(), v.minValue(0));
+
 export function amount(description: string) {
-  return described(v.pipe(v.number(), v.integer(), v.minValue(0)), description);
+  return described(AMOUNT, description);
 }
 /** The same in milliseconds. */
 export const milliseconds = amount;
@@ -101,6 +104,11 @@ const waitMs = optional(
   0,
 );
 
+/** A list of 1 to `max` items. */
+export function list<Item extends v.GenericSchema>(item: Item, max: number, allowed: string) {
+  return v.pipe(v.array(item, allowed), v.minLength(1, allowed), v.maxLength(max, allowed));
+}
+
 /**
  * Text of 1 to `maxBytes` bytes of UTF-8. Lone surrogates are refused: they have no UTF-8, so two of them would be
  * one key.
@@ -142,11 +150,7 @@ export const Check = table({ policy, key, cost: LimitRequest.entries.cost, ...of
 
 export const LimitAllRequest = table({
   checks: described(
-    v.pipe(
-      v.array(Check, CHECKS_ALLOWED),
-      v.minLength(1, CHECKS_ALLOWED),
-      v.maxLength(MAX_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
-    ),
+    list(Check, MAX_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
     `At most ${MAX_CHECKS}, unless atomic is false.`,
   ),
   atomic: optional(
@@ -162,11 +166,7 @@ export const ANY_CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy,
 
 export const LimitAnyRequest = table({
   checks: described(
-    v.pipe(
-      v.array(Check, ANY_CHECKS_ALLOWED),
-      v.minLength(1, ANY_CHECKS_ALLOWED),
-      v.maxLength(MAX_CHECKS, ANY_CHECKS_ALLOWED),
-    ),
+    list(Check, MAX_CHECKS, ANY_CHECKS_ALLOWED),
     "Tried in this order until one admits: that one is charged, and no other.",
   ),
   priority,
@@ -211,14 +211,17 @@ const holdId = described(v.string("the id of a hold"), "The id of a hold.");
 const leaseId = described(v.string("the id of a lease"), "The id of a lease.");
 
 /** Over HTTP the id is part of the address. Over the service binding it is a field. */
-export const SettleRequest = table({
-  id: holdId,
-  used: described(
-    Cost,
-    "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
-      "A number counts for every rule. In a table by unit, a unit that is left out was used as it was held.",
-  ),
-});
+export const SettleRequest = table(
+  {
+    id: holdId,
+    used: described(
+      Cost,
+      "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
+        "A number counts for every rule. In a table by unit, a unit that is left out was used as it was held.",
+    ),
+  },
+  ["id"],
+);
 export const CancelRequest = table({ id: holdId });
 
 const ttlMs = optional(
@@ -276,7 +279,7 @@ export const SocketRequest = table({
   resume: v.optional(leaseId),
 });
 
-export const RenewRequest = table({ id: leaseId, ttlMs });
+export const RenewRequest = table({ id: leaseId, ttlMs }, ["id"]);
 export const PeekRequest = table({
   policy,
   key,
@@ -295,25 +298,31 @@ export const PeekRequest = table({
 export const KeyRequest = table({ policy, key, plan: planOfKey });
 
 /** Over HTTP the id is part of the address. */
-export const ReleaseRequest = table({
-  id: leaseId,
-  outcome: optional(
-    oneOf(OUTCOMES),
-    "How the call went: `ok` (by default), `dropped` when the upstream was overloaded, `ignore` when the call says " +
-      "nothing of it. Only adaptive-concurrency reads it.",
-  ),
-  durationMs: optional(
-    number(0, MAX_DURATION_MS),
-    "How long the call took, in milliseconds; by default the time since the grant.",
-  ),
-});
+export const ReleaseRequest = table(
+  {
+    id: leaseId,
+    outcome: optional(
+      oneOf(OUTCOMES),
+      "How the call went: `ok` (by default), `dropped` when the upstream was overloaded, `ignore` when the call says " +
+        "nothing of it. Only adaptive-concurrency reads it.",
+    ),
+    durationMs: optional(
+      number(0, MAX_DURATION_MS),
+      "How long the call took, in milliseconds; by default the time since the grant.",
+    ),
+  },
+  ["id"],
+);
 
 /** Over HTTP policy and key are parts of the address. Over the service binding they are fields. */
-export const SetRequest = table({
-  ...KeyRequest.entries,
-  used: described(
-    Cost,
-    "Units that the key counts as used from now on: more than the limit is a debt. A number counts for every rule " +
-      "that counts a rate. In a table by unit, a rule whose unit is left out stays as it is.",
-  ),
-});
+export const SetRequest = table(
+  {
+    ...KeyRequest.entries,
+    used: described(
+      Cost,
+      "Units that the key counts as used from now on: more than the limit is a debt. A number counts for every rule " +
+        "that counts a rate. In a table by unit, a rule whose unit is left out stays as it is.",
+    ),
+  },
+  ["policy", "key"],
+);

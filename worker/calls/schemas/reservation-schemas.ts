@@ -9,9 +9,19 @@ import {
 import { described, integer, number, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { amount, LimitRequest, milliseconds, optional, text } from "./request-schemas.ts";
+import {
+  amount,
+  AMOUNT,
+  INTEGER,
+  LimitRequest,
+  list,
+  milliseconds,
+  optional,
+  text,
+} from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
+const total = integer(0, Number.MAX_SAFE_INTEGER);
 const holder = described(
   text(MAX_HOLDER_BYTES),
   "Names the client for this key. It must be random, and another one for each key and each start of the client.",
@@ -20,7 +30,7 @@ const turn = described(
   integer(1, Number.MAX_SAFE_INTEGER),
   "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
-const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
+const used = described(total, "Units that the holder has used since it began.");
 const left = described(
   integer(0, MAX_UNITS),
   "Of its bucket: units that it returns unused. Others that it does not keep count as used.",
@@ -36,19 +46,16 @@ const Limit = table({ policy, key, cost, priority, plan, group });
 const GiveBack = table({
   policy,
   returned: described(
-    v.pipe(
-      v.array(
-        table({
-          key,
-          holder,
-          turn,
-          used: v.record(v.string(), used, "a table of units by rule"),
-          left: v.optional(v.record(v.string(), left, "a table of units by rule")),
-        }),
-        CALLS_ALLOWED,
-      ),
-      v.minLength(1, CALLS_ALLOWED),
-      v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
+    list(
+      table({
+        key,
+        holder,
+        turn,
+        used: v.record(v.string(), used, "a table of units by rule"),
+        left: v.optional(v.record(v.string(), left, "a table of units by rule")),
+      }),
+      MAX_RESERVING,
+      CALLS_ALLOWED,
     ),
     "Holders that have ended. Units that they did not use are free again.",
   ),
@@ -67,11 +74,9 @@ const Reserve = table({
     "For how long the units are wanted, in milliseconds. The client counts from before it sends the message.",
   ),
   isShort: described(v.boolean("true or false"), "Whether calls wait for units already."),
-  takesBucket: v.optional(
-    described(
-      v.boolean("true or false"),
-      "The client takes a bucket of its own (reserved.buckets). true: it is far away. false: if the key has many holders. As demand, rate, level and left only for policies with a rule that is isCuttable.",
-    ),
+  takesBucket: optional(
+    v.boolean("true or false"),
+    "The client takes a bucket of its own (reserved.buckets). true: it is far away. false: if the key has many holders. As demand, rate, level and left only for policies with a rule that is isCuttable.",
   ),
   rules: described(
     v.record(
@@ -80,14 +85,9 @@ const Reserve = table({
         used,
         kept: described(integer(0, MAX_UNITS), "Units that it keeps. All others are free again."),
         wanted: described(integer(0, MAX_UNITS), "Units that it wants, the kept ones included."),
-        demand: v.optional(described(number(0, MAX_UNITS), "The units that its calls need in a second.")),
-        rate: v.optional(
-          described(
-            integer(0, Number.MAX_SAFE_INTEGER),
-            "The rate of its bucket, as it was given. Then kept is the most units in it.",
-          ),
-        ),
-        level: v.optional(described(integer(0, MAX_UNITS), "The units in its bucket now.")),
+        demand: optional(number(0, MAX_UNITS), "The units that its calls need in a second."),
+        rate: optional(total, "The rate of its bucket, as it was given. Then kept is the most units in it."),
+        level: optional(integer(0, MAX_UNITS), "The units in its bucket now."),
         left: v.optional(left),
       }),
       "a table by rule",
@@ -96,7 +96,6 @@ const Reserve = table({
   ),
 });
 
-const total = integer(0, Number.MAX_SAFE_INTEGER);
 /** An id as other holders have it: what the object makes of such a name has other characters. */
 const HOLDER = /^[A-Za-z0-9_-]{22}$/;
 const MAX_MEMORY_BYTES = 64;
@@ -109,7 +108,7 @@ const Held = table({
   ),
   turn,
   heard: described(total, "The last turn whose answer was heard; 0: none."),
-  memory: v.optional(described(text(MAX_MEMORY_BYTES), "As in the last answer. Absent: there was none.")),
+  memory: optional(text(MAX_MEMORY_BYTES), "As in the last answer. Absent: there was none."),
   kept: described(
     integer(0, MAX_UNITS),
     "Slots that it keeps, the leased ones included. All others are free.",
@@ -131,13 +130,9 @@ export const ReservationCall = table({
 const Sent = described(
   table({
     from: described(text(MAX_HOLDER_BYTES), "Names the process that sends. It must be random."),
-    atMs: described(integer(0, Number.MAX_SAFE_INTEGER), "When it was sent, by the sender's own clock."),
+    atMs: described(total, "When it was sent, by the sender's own clock."),
     leftMs: described(
-      v.pipe(
-        v.array(integer(0, Number.MAX_SAFE_INTEGER), LEFT_ALLOWED),
-        v.minLength(1, LEFT_ALLOWED),
-        v.maxLength(MAX_RESERVING, LEFT_ALLOWED),
-      ),
+      list(total, MAX_RESERVING, LEFT_ALLOWED),
       "For each call, how long its caller waits from then on.",
     ),
   }),
@@ -163,11 +158,7 @@ export const ReservationsRequest = table({
     "How many decisions the client has made by itself since it last said so, to be counted: by policy, or policy and plan with a space between, those that were admitted and those that were denied. Only for a limiter that has answered with readsMade.",
     {},
   ),
-  calls: v.pipe(
-    v.array(v.pipe(ReservationCall, v.entries(1, CALL_ALLOWED)), CALLS_ALLOWED),
-    v.minLength(1, CALLS_ALLOWED),
-    v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
-  ),
+  calls: list(v.pipe(ReservationCall, v.entries(1, CALL_ALLOWED)), MAX_RESERVING, CALLS_ALLOWED),
 });
 
 export const Reserved = v.object({
@@ -177,22 +168,18 @@ export const Reserved = v.object({
     v.record(v.string(), amount("Units.")),
     "By rule: units that are granted in addition to the kept ones.",
   ),
-  buckets: v.optional(
-    described(
-      v.record(
-        v.string(),
-        v.object({
-          rate: v.object({
-            units: described(v.number(), "Units that come in windowMs."),
-            windowMs: milliseconds("The time in which they come."),
-          }),
-          most: amount(
-            "The most units in the bucket. What was kept beyond is given up with the next message.",
-          ),
+  buckets: optional(
+    v.record(
+      v.string(),
+      v.object({
+        rate: v.object({
+          units: described(v.number(), "Units that come in windowMs."),
+          windowMs: milliseconds("The time in which they come."),
         }),
-      ),
-      "By rule: a bucket of the client's own until ttlMs is over, or the next answer. Absent: it has units alone.",
+        most: amount("The most units in the bucket. What was kept beyond is given up with the next message."),
+      }),
     ),
+    "By rule: a bucket of the client's own until ttlMs is over, or the next answer. Absent: it has units alone.",
   ),
   prospects: v.optional(
     v.record(
@@ -207,15 +194,14 @@ export const Decided = v.object({
   source: v.optional(v.picklist(["pool", "fallback"])),
   reserved: v.optional(Reserved),
   next: optional(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
-  firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
+  firmForMs: optional(AMOUNT, "How long a denial stands, unless a refund or a reset lifts it."),
   epoch: optional(
     v.string(),
     "Denials with this text and firmForMs stand for that time from any later message that was answered with the same text.",
   ),
-  quietMs: v.optional(
-    milliseconds(
-      "How long the client denies this cost by itself, even if a unit is back sooner: many share the key.",
-    ),
+  quietMs: optional(
+    AMOUNT,
+    "How long the client denies this cost by itself, even if a unit is back sooner: many share the key.",
   ),
 });
 
@@ -230,9 +216,7 @@ export const Slots = v.object({
           v.boolean(),
           "The kept ones are not its own any more, and all of its leases are lost.",
         ),
-        resetAgoMs: v.optional(
-          milliseconds("The key was reset so long ago: leases granted before are lost."),
-        ),
+        resetAgoMs: optional(AMOUNT, "The key was reset so long ago: leases granted before are lost."),
         lifeMs: milliseconds(heldFor),
         paceMs: milliseconds("When to send the next message."),
         ttlMs: milliseconds("Of no meaning to clients."),
@@ -265,7 +249,7 @@ export const ReservationAnswer = v.union([
 ]);
 
 export const ReservationsAnswer = v.object({
-  protocol: v.pipe(v.number(), v.integer()),
+  protocol: INTEGER,
   answers: described(
     v.array(ReservationAnswer),
     "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: the outcome is not known.",
@@ -274,6 +258,6 @@ export const ReservationsAnswer = v.object({
     v.record(v.string(), describedPolicy),
     "Policies of the calls that the client does not know, or that have changed.",
   ),
-  readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
-  readsMade: v.optional(described(v.literal(true), "The limiter reads the field made.")),
+  readsSent: optional(v.literal(true), "The limiter reads the field sent."),
+  readsMade: optional(v.literal(true), "The limiter reads the field made."),
 });

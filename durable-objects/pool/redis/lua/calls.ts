@@ -83,13 +83,23 @@ local function endsMs(wholeMs)
   return untilMs
 end
 
+-- A mark says that there was a write then. A pool whose writes end before that, or which began after it, has lost some.
+local function isOlder(seen)
+  local began = pool.fields.since
+  local isOther = not began or tonumber(began) > seen.atMs or numberIn('now') < seen.atMs
+  return isOther and nowMs < (seen.wholeMs or 0) and seen.atMs >= numberIn('lost')
+end
+
 local function save()
   if not pool.isChanged and pool.due < MAX_DUE then return end
   local wholeMs = lastExpiryMs(nil)
   for _, book in ipairs(books) do wholeMs = max(wholeMs, lastsMs(book)) end
   writeAnswers(wholeMs)
-  local sets, deletes, keys = { 'now', text(nowMs) }, {}, { MAIN }
-  if not pool.fields.since then note('since', sets[2]) end
+  local sets, deletes, keys = {}, {}, { MAIN }
+  note('now', text(nowMs))
+  if not pool.fields.since then note('since', pool.fields.now) end
+  -- The keys live until then, or they would seem to be lost.
+  if wholeMs > numberIn('marked') then note('marked', text(wholeMs)) end
   if pool.areHoldersChanged then note('holders', encode(pool.holderTexts)) end
   for field, value in pairs(pool.noted) do put(sets, deletes, field, value) end
   if next(pool.changed) then writeHolds(sets, deletes) end
@@ -319,8 +329,9 @@ end
 /** Executes one call, from reading the pool to the answer as JSON. The script ends here. */
 export const ANSWERING = `
 local function answerText(answer, granted, next)
+  local mark = call.seen and format('{"atMs":%d,"wholeMs":%d}', numberIn('now'), numberIn('marked'))
   local isPlain = call.op == 'limit' and answer.rules and not (answer.round or answer.plan or granted)
-  if isPlain then return '{"rules":' .. answer.rules .. '}' end
+  if isPlain then return '{"rules":' .. answer.rules .. (mark and ',"mark":' .. mark or '') .. '}' end
   local parts = {}
   local function add(name, value)
     if value then parts[#parts + 1] = '"' .. name .. '":' .. value end
@@ -334,6 +345,7 @@ local function answerText(answer, granted, next)
   add('expiresAfterMs', answer.expiresAfterMs and text(answer.expiresAfterMs))
   add('deniedIn', answer.round and '{"round":' .. answer.round .. (answer.isEarlier and ',"isEarlier":true}' or '}'))
   add('granted', granted)
+  add('mark', mark)
   add('next', next)
   add('report', answer.report)
   return '{' .. table.concat(parts, ',') .. '}'
@@ -342,6 +354,11 @@ end
 local function answer()
   load()
   if call.op ~= 'limit' then defineCalls() end
+  if call.seen and isOlder(call.seen) then
+    defineHolds()
+    defineHolders()
+    coverLostWrites(call.seen)
+  end
   local own, refused, granted, next = nil, nil, nil, nil
   if holding then
     defineHolders()

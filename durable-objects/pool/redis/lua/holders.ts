@@ -3,7 +3,7 @@
  *
  * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message reports the complete
  * holder, so late, lost, repeated and reordered messages do no harm. It also has the mark of the holder's
- * last answer: a pool that does not know it has lost writes.
+ * last answer: a pool that does not know it has lost writes. `seen` of any call is such a mark too (calls.ts).
  */
 export const HOLDERS = `
 local sizing = decode(ARGV[2])
@@ -24,20 +24,16 @@ function readHolders()
   end
 end
 
--- A mark says that there was a write then. A pool whose writes end before that, which began after it, or which does not
--- know the holder any more although it should, has lost some.
+-- Also a pool that does not know the holder any more, although it should, has lost writes.
 local function hasLostWrites(record)
   local seen = holding.seen
   if not seen or seen.atMs < numberIn('lost') then return false end
   local isKnown = record and tonumber(record.turn) >= seen.turn
-  if nowMs < seen.untilMs and not isKnown then return true end
-  local began = pool.fields.since
-  local isOlder = not began or tonumber(began) > seen.atMs or numberIn('now') < seen.atMs
-  return nowMs < (seen.wholeMs or 0) and isOlder
+  return (nowMs < seen.untilMs and not isKnown) or isOlder(seen)
 end
 
 -- It is unknown what was taken meanwhile, but it cannot have been more than everything. What holders had is within that.
-local function coverLostWrites()
+function coverLostWrites(from)
   readRest()
   local regional = {}
   for _, hold in ipairs(pool.live) do
@@ -46,7 +42,8 @@ local function coverLostWrites()
   for _, id in ipairs(regional) do removeHold(id) end
   for _, book in ipairs(books) do book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs) end
   pool.holders, pool.holderTexts, pool.holdersCount = {}, {}, 0
-  pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
+  set('holders', nil)
+  pool.blockedMs = math.max(pool.blockedMs, nowMs + (from.mostHeldMs or 0))
   set('blocked', text(pool.blockedMs))
   set('lost', text(nowMs))
 end
@@ -111,7 +108,7 @@ function noteHolding()
     return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }
   end
   if hasLostWrites(record) then
-    coverLostWrites()
+    coverLostWrites(holding)
     record = nil
   end
   if not record and pool.holdersCount >= sizing.mostHolders then

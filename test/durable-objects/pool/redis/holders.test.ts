@@ -1,9 +1,22 @@
 /** Regions that hold units of a pool: whatever is late, lost, repeated or forgotten, never more than there is. */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { HolderMessage, PoolMark, PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
+import type {
+  HolderMessage,
+  PoolAnswer,
+  PoolCall,
+  PoolMark,
+} from "../../../../durable-objects/pool/protocol.ts";
 import { depth } from "../../../support/depth.ts";
 import { worstExcess, type AdmittedCall } from "../../../support/interval-bound.ts";
-import { grantedIn, holdingOf, SIZING, startPools, type Pool, type Pools } from "../../../support/pools.ts";
+import {
+  grantedIn,
+  holdingOf,
+  type PartOfCall,
+  SIZING,
+  startPools,
+  type Pool,
+  type Pools,
+} from "../../../support/pools.ts";
 import { announcedSeed, seededRandom } from "../../../support/random.ts";
 
 let pools: Pools;
@@ -186,6 +199,72 @@ describe("when the pool has lost writes", () => {
       expect(remainingIn(other)).toBe(rule.algorithm === "sliding-log" ? 320 : 100);
     },
   );
+
+  const NONE = { atMs: 0, wholeMs: 0, mostHeldMs: 5_000 };
+  const LOG = { ...BUCKET, algorithm: "sliding-log", limit: 320 } as const;
+  const message = { holding: holdingOf({ holder: "r1", turn: 1, wanted: [20] }) };
+  const CALLS: Record<string, PartOfCall> = {
+    plain: { op: "limit", cost: [200] },
+    "with a message": { op: "limit", cost: [200], ...message },
+    "with an idempotency key": { op: "limit", cost: [200], request: "limit of 200" },
+    hold: { op: "hold", id: "a", ttlMs: 60_000, cost: [200] },
+    peek: { op: "peek", cost: [1] },
+  };
+  const kinds = Object.keys(CALLS);
+  const pairs = kinds.flatMap((first) => kinds.map((then) => [first, then] as const));
+  const spaced = { ...LOG, minIntervalMs: 1 };
+
+  describe.each(Object.entries({ "token-bucket": BUCKET, "sliding-log": LOG, minInterval: spaced }))(
+    "any call notices it: %s",
+    (_, rule) => {
+      const cost = rule === spaced ? 1 : 200;
+      const ask = async (pool: Pool, kind: string, seen: PoolCall["seen"], nowMs: number) => {
+        const { cost: [units = 0] = [], ...call } = CALLS[kind] as PartOfCall;
+        return pool.call({ ...call, cost: [Math.min(units, cost)], ...(seen && { seen }) }, nowMs);
+      };
+
+      test.each(pairs.filter(([first]) => first !== "peek"))("%s, then %s", async (first, then) => {
+        const pool = pools.create([rule]);
+        const { rules, mark } = await ask(pool, first, NONE, T);
+        expect(rules).toMatchObject([{ success: true }]);
+        const seen = { ...NONE, ...mark };
+        await pool.forget();
+        const answer = await ask(pool, then, seen, T + 5);
+        expect(answer.rules).toMatchObject([{ success: false, remaining: 0 }]);
+        expect(answer.granted?.units ?? [0]).toEqual([0]);
+        // Only once, and the answer's mark knows the pool's new writes.
+        expect(remainingIn(await ask(pool, "peek", seen, T + 1_010))).toBeGreaterThanOrEqual(100);
+        expect(answer.mark?.atMs).toBe(T + 5);
+      });
+
+      test.each(pairs)("no call takes %s, then %s for a loss", async (first, then) => {
+        const pool = pools.create([rule]);
+        const seen = { ...NONE, ...(await ask(pool, first, NONE, T)).mark };
+        await pool.call({ op: "refund", cost: [320] }, T + 1);
+        await pool.call({ op: "reset" }, T + 2);
+        expect((await ask(pool, then, seen, T + 5)).rules).toMatchObject([{ success: true }]);
+        const [deadlineMs = 0] = Object.values(await pool.deadlines());
+        expect(deadlineMs).toBeGreaterThan(seen.wholeMs);
+      });
+    },
+  );
+
+  test("a call without a holder's message, too, stops leases that may be in use", async () => {
+    const pool = pools.create([LEASES]);
+    const hold = { op: "hold", cost: [60], id: "a", ttlMs: 1_000, seen: NONE } as const;
+    const { mark } = await pool.call(hold, T);
+    await pool.forget();
+    await pool.call({ op: "peek", seen: { ...NONE, ...mark } }, T + 10);
+    expect((await pool.call({ ...hold, id: "b" }, T + 5_009)).rules).toMatchObject([{ success: false }]);
+    expect((await pool.call({ ...hold, id: "b" }, T + 5_010)).rules).toMatchObject([{ success: true }]);
+  });
+
+  test("a program that sends no mark is answered without one", async () => {
+    const pool = pools.create([DAY]);
+    await pool.limit([5], T);
+    await pool.forget();
+    expect(await pool.limit([5], T)).not.toHaveProperty("mark");
+  });
 
   test("leases are not given until those from before have ended; what is kept is kept", async () => {
     const pool = pools.create([LEASES]);

@@ -289,7 +289,13 @@ describe("a token", () => {
     const use = (policy: string) => call("/v1/limit", { token, body: { policy, key: freshKey() } });
     expect((await use("slow")).body).toMatchObject({ success: true });
     expect((await use("api")).status).toBe(403);
-    expect((await admin("POST", "/v1/tokens", { name, scopes: ["limit"] })).status).toBe(412);
+    expect(await admin("POST", "/v1/tokens", { name, scopes: ["limit"] })).toMatchObject({
+      status: 409,
+      body: {
+        type: "urn:weir:problem:token-exists",
+        detail: `there is a token "${name}": give another name, or revoke it first`,
+      },
+    });
     expect((await admin("POST", "/v1/tokens", { name: "full", scopes: ["limit"] })).status).toBe(422);
     const listed = await admin("GET", "/v1/tokens");
     expect(JSON.stringify(listed.body)).toContain(name);

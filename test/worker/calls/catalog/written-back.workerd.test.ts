@@ -80,3 +80,20 @@ describe("an override that does not fit the candidate of its policy", () => {
     await admin("PUT", "/v1/catalog", EMPTY);
   });
 });
+
+test("fields that a document does not have are named, with what may be meant", async () => {
+  const allowed = "is not a field: there are policies, overrides, tokens, candidates";
+  const refused = await admin("PUT", "/v1/catalog", { ...EMPTY, polices: {}, x: 1 });
+  expect(refused).toMatchObject({
+    status: 422,
+    body: {
+      errors: [
+        { pointer: "/polices", detail: `polices ${allowed} (did you mean policies?)` },
+        { pointer: "/x", detail: `x ${allowed}` },
+      ],
+    },
+  });
+  const misnamed = await admin("PUT", "/v1/catalog", { policies: {}, override: {}, tokens: {} });
+  expect(errorsOf(misnamed)).toContain("did you mean overrides?");
+  expect(errorsOf(await admin("PUT", "/v1/catalog", { policies: {} }))).toContain("the body must be {");
+});
