@@ -20,7 +20,7 @@ import { parsePolicy, writtenProblems } from "../policies/parse-policy.ts";
 import { OVERRIDE_FIELDS } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
 import { parseInstantMs, violationsOf } from "../validation.ts";
-import { clip, meant, type Violation, violation } from "../violations.ts";
+import { clip, describe, meant, type Violation, violation } from "../violations.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
 
@@ -189,7 +189,7 @@ class PolicyEntry {
     const read = readOverride(this.#name, this.#table, fields);
     if ("problems" in read) {
       const details = read.problems.map(({ detail }) => detail);
-      return this.#warn(`the override ${JSON.stringify(pattern)} does not fit it any more`, details);
+      return this.#warn(`the override ${describe(pattern)} does not fit it any more`, details);
     }
     const { effect, endsAtMs } = read;
     const parsed = read.policy === undefined ? this.#parse(read.fields) : this.#placed(read.policy);

@@ -22,6 +22,7 @@ import {
 } from "../../core/catalog/calls.ts";
 import { MAX_MULTI_WILDCARD, WILDCARD } from "../../core/catalog/patterns.ts";
 import { readClockMs } from "../../core/clock.ts";
+import { describe } from "../../core/violations.ts";
 import { deployed } from "../deployment.ts";
 import { CatalogStore } from "./catalog-store.ts";
 import {
@@ -234,7 +235,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       if (isRefusal(checked))
         return {
           refused: "not-allowed",
-          detail: `the override ${JSON.stringify(value.pattern)} of the policy would not fit it any more: ${checked.detail}`,
+          detail: `the override ${describe(value.pattern)} of the policy would not fit it any more: ${checked.detail}`,
         };
     }
     return undefined;
@@ -262,7 +263,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     const { pattern, isMultiWildcard, endsAtMs } = checked;
     const before = store.override(policy, pattern);
     if (fields === undefined && before === undefined)
-      return missing(`there is no override ${JSON.stringify(pattern)}`);
+      return missing(`there is no override ${describe(pattern)}`);
     if (before !== undefined && isSame(fields, before.value.fields)) return before;
     if (before === undefined && store.count("overrides") >= MAX_OVERRIDES)
       return allUsed(`the catalog has ${MAX_OVERRIDES} overrides`);
@@ -315,8 +316,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   #writeToken(by: string, name: string, entry: Table | undefined): WriteResult {
     const store = this.#store;
     const before = store.token(name);
-    if (entry === undefined && before === undefined)
-      return missing(`there is no token ${JSON.stringify(name)}`);
+    if (entry === undefined && before === undefined) return missing(`there is no token ${describe(name)}`);
     if (before === undefined && store.count("tokens") >= MAX_TOKENS)
       return allUsed(`the catalog has ${MAX_TOKENS} tokens`);
     if (isSame(entry, before)) return { version: 1, value: entry };

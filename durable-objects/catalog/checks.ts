@@ -21,7 +21,7 @@ import { aloneProblem } from "../../core/policies/parse-policies.ts";
 import { offsetsIn, parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { meant, type Violation, violation } from "../../core/violations.ts";
+import { describe, meant, type Violation, violation } from "../../core/violations.ts";
 import { deployed, noticesTo } from "../deployment.ts";
 import type { CatalogStore, OverrideCounts } from "./catalog-store.ts";
 
@@ -42,11 +42,10 @@ export function policyNames(store: Pick<CatalogStore, "policies">): readonly str
 
 /** @param names of policies, of which the most similar one is named */
 export const noPolicy = (name: string, names: readonly string[] = []) =>
-  missing(`there is no policy ${JSON.stringify(name)}${meant(name, names)}`);
-export const noCandidate = (policy: string) =>
-  missing(`the policy ${JSON.stringify(policy)} has no candidate`);
+  missing(`there is no policy ${describe(name)}${meant(name, names)}`);
+export const noCandidate = (policy: string) => missing(`the policy ${describe(policy)} has no candidate`);
 export const noOverride = (policy: string, pattern: string) =>
-  missing(`the policy ${JSON.stringify(policy)} has no override ${JSON.stringify(pattern)}`);
+  missing(`the policy ${describe(policy)} has no override ${describe(pattern)}`);
 export const changed = (detail: string): Refusal => ({ refused: "changed", detail });
 const full = (detail: string): Refusal => ({ refused: "full", detail });
 export const allUsed = (present: string, owner = "it") =>
@@ -211,7 +210,7 @@ export function shareRefusal(
   for (const [what, max, words] of SHARED_BOUNDS)
     if (own[what] > before[what] && own[what] + all[what] > max + 1)
       return full(
-        `keys that begin with ${JSON.stringify(keyPrefix)} have as much as is left for others of the ${max} ${words} that there may be: a token with this prefix adds no more`,
+        `keys that begin with ${describe(keyPrefix)} have as much as is left for others of the ${max} ${words} that there may be: a token with this prefix adds no more`,
       );
   return undefined;
 }

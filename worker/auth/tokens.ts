@@ -3,6 +3,7 @@ import { isWithinPrefix } from "../../core/catalog/patterns.ts";
 import { type CallerBounds, DEFAULT_BOUNDS, MAX_BOUNDS, type Region } from "../../core/policies/policy.ts";
 import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
+import { describe } from "../../core/violations.ts";
 
 export interface Principal {
   /** As errors name it: `the token "api"`. */
@@ -97,7 +98,7 @@ export function patternProblem(principal: Principal, pattern: string): Problem |
 }
 
 function prefixProblem({ title, keyPrefix }: Principal): Problem {
-  const detail = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
+  const detail = `${title} may use keys that begin with ${describe(keyPrefix)} only`;
   return new Problem(LIMITER_PROBLEMS.forbidden, detail);
 }
 

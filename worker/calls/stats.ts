@@ -15,6 +15,7 @@ import {
   TOP_KINDS,
 } from "../../core/stats/messages.ts";
 import { described, oneOf, parseInstantMs, table } from "../../core/validation.ts";
+import { describe } from "../../core/violations.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
@@ -30,7 +31,7 @@ const DEADLINE_MS = 5_000;
 /** The problem of a caller limited to some keys: counts are of all keys. */
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
-  const only = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
+  const only = `${title} may use keys that begin with ${describe(keyPrefix)} only`;
   return new Problem(LIMITER_PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
 }
 

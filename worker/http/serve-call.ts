@@ -2,7 +2,7 @@ import type { Context } from "hono";
 import type { Conditions } from "../../core/catalog/calls.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
 import { Problem, LIMITER_PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
-import { clip, meant } from "../../core/violations.ts";
+import { clip, describe, meant } from "../../core/violations.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, responseOf } from "../api/responses.ts";
 import { type Principal, scopeProblem } from "../auth/tokens.ts";
@@ -153,12 +153,12 @@ function catalogQuery(
 function conditionsIn(headers: Headers): Conditions | Problem {
   const [match, noneMatch] = [headers.get("if-match"), headers.get("if-none-match")];
   if (noneMatch !== null && noneMatch.trim() !== "*")
-    return malformed(`If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`);
+    return malformed(`If-None-Match is ${describe(noneMatch)}: must be *, or left out`);
   const only = noneMatch === null ? {} : { ifNoneMatch: true as const };
   if (match === null) return only;
   const tags = match.split(",").map((tag) => /^(?:"(?<tag>[^"]*)"|(?<any>\*))$/.exec(tag.trim())?.groups);
   if (tags.some((tag) => tag === undefined))
-    return malformed(`If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`);
+    return malformed(`If-Match is ${describe(match)}: must be entity tags, as "3", or *`);
   return { ...only, ifMatch: tags.map((tag) => tag?.["tag"] ?? "*") };
 }
 
@@ -251,14 +251,14 @@ async function readJson(
   if (contentType !== "application/json" && !isJson(contentType)) {
     // Only reading shows whether there is a body: an empty one may be announced as a stream.
     if (isOptional === true && contentType === null && (await isEmpty(request))) return NOTHING;
-    const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
+    const detail = `content-type is ${contentType === null ? "missing" : describe(contentType)}: must be application/json`;
     return new Problem(LIMITER_PROBLEMS.unsupportedMediaType, detail, {
       headers: { accept: "application/json" },
     });
   }
   const encoding = request.headers.get("content-encoding");
   if (encoding !== null && encoding !== "identity") {
-    const detail = `content-encoding is ${JSON.stringify(encoding)}: must be left out`;
+    const detail = `content-encoding is ${describe(encoding)}: must be left out`;
     return new Problem(LIMITER_PROBLEMS.unsupportedMediaType, detail);
   }
   try {

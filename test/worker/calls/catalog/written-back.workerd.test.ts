@@ -46,6 +46,19 @@ test("the document that is read can be written into an empty catalog, after any 
   await admin("PUT", "/v1/catalog", EMPTY);
 });
 
+test("an override that would not fit its policy any more is named briefly, however long its pattern is", async () => {
+  const pattern = "%01".repeat(512);
+  await admin("PUT", POLICY, BUCKET);
+  await admin("PUT", overrideAt(pattern), { burst: 20 });
+  for (const path of [POLICY, CANDIDATE]) {
+    const refused = await admin("PUT", path, LOG);
+    expect(refused.status).toBe(422);
+    expect(errorsOf(refused)).toMatch(/the override .{1,999} would not fit it any more: burst is no figure/);
+    expect(errorsOf(refused).length).toBeLessThan(1_000);
+  }
+  await admin("PUT", "/v1/catalog", EMPTY);
+});
+
 describe("an override that does not fit the candidate of its policy", () => {
   const detail =
     "the override would not fit the candidate of the policy: minInterval is no figure of this rule";
