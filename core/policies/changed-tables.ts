@@ -1,5 +1,6 @@
 /** A policy's table with other figures: those of an override, or of a plan. */
 import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { periodOf } from "../algorithms/windows/calendar.ts";
 import { clip, meant, type Violation, violation } from "../violations.ts";
 import { algorithms } from "./algorithms.ts";
 
@@ -66,9 +67,16 @@ export function withFigures(
 /** Figures that a limit of 0 has not: nothing passes at all. */
 export const NOT_OF_ZERO: readonly string[] = ["burst", "carry", "initial"];
 
+/** Where a window begins: periods of the calendar and durations have other values. */
+const PLACEMENT = ["timeZone", "align"];
+
 function changedRule(rule: Table, changes: Table): Table {
-  if (changes["limit"] !== 0) return { ...rule, ...changes };
-  const kept = Object.entries(rule).filter(([field]) => !NOT_OF_ZERO.includes(field));
+  const isPeriod = (table: Table) => periodOf(table["window"]) !== undefined;
+  const dropped = [
+    ...(changes["limit"] === 0 ? NOT_OF_ZERO : []),
+    ...(changes["window"] !== undefined && isPeriod(changes) !== isPeriod(rule) ? PLACEMENT : []),
+  ];
+  const kept = Object.entries(rule).filter(([field]) => !dropped.includes(field));
   return { ...Object.fromEntries(kept), ...changes };
 }
 

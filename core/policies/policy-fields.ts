@@ -3,7 +3,7 @@ import * as v from "valibot";
 import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
-import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
+import { type Period, periodOf, PERIODS } from "../algorithms/windows/calendar.ts";
 import {
   Flaw,
   integer,
@@ -60,7 +60,7 @@ export function parseDurationMs(value: unknown): number | undefined {
 const PERIOD_ALLOWED = `${DURATION_ALLOWED}, or of the calendar ${PERIODS.map((each) => `"1 ${each}"`).join(" ")}`;
 
 function parsePeriod(value: unknown): number | Period | undefined {
-  return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
+  return periodOf(value) ?? parseDurationMs(value);
 }
 
 /** A schema for durations: the error for a number suggests two durations, that for another text what it means. */

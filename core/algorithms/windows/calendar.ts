@@ -1,6 +1,11 @@
 export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
 export type Period = (typeof PERIODS)[number];
 
+/** "1 day" is a day of the calendar, as "1d" is 24 hours. */
+export function periodOf(window: unknown): Period | undefined {
+  return PERIODS.find((period) => window === `1 ${period}`);
+}
+
 /** From `startMs` (inclusive) to `endMs` (exclusive). */
 interface Span {
   readonly startMs: number;

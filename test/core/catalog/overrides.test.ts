@@ -12,6 +12,34 @@ function errorsOf(base: Readonly<Record<string, unknown>>, override: object) {
   return "problems" in read ? read.problems : [];
 }
 
+describe("a window of the other kind is without where windows of the policy's kind begin", () => {
+  const fixed = { algorithm: "fixed-window", limit: 10 };
+  const day = { ...fixed, window: "1 day", timeZone: "Europe/Berlin", align: "calendar" };
+  const first = { ...fixed, window: "1h", align: "first" };
+  test.each([
+    ["a duration", day, { window: "1h" }, { windowMs: 3_600_000, align: "epoch" }],
+    ["a duration that begins with the first call", day, { window: "1d", align: "first" }, { align: "first" }],
+    ["a period", first, { window: "1 day" }, { period: "day", timeZone: "UTC", align: "calendar" }],
+    ["another period", day, { window: "1 week" }, { period: "week", timeZone: "Europe/Berlin" }],
+    ["another duration", first, { window: "2h" }, { windowMs: 7_200_000, align: "first" }],
+    ["no window", day, { limit: 5 }, { period: "day", timeZone: "Europe/Berlin" }],
+  ])("%s", (_, base, change, config) => {
+    for (const [table, override] of [
+      [base, change],
+      [{ rules: { a: base } }, { rules: { a: change } }],
+    ] as const) {
+      const read = readOverride("api", table, override);
+      expect("problems" in read ? read : read.policy?.rules[0].config).toMatchObject(config);
+    }
+    const plan = parsePolicy("api", { ...base, plans: { pro: change } });
+    expect("problems" in plan ? plan.problems : []).toEqual([]);
+  });
+
+  test("and has none of its own", () => {
+    expect(errorsOf(day, { window: "1h", timeZone: "UTC" })).toMatchObject([{ path: ["timeZone"] }]);
+  });
+});
+
 describe("a word with a wrong letter in an override is told with the nearest there is", () => {
   const all = "limit, window, burst, multiply, blocked, unlimited, startsAt, expiresAt, note";
   test.each([
