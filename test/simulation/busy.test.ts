@@ -16,7 +16,7 @@ import {
 
 const SEEDS = depth(
   [1],
-  Array.from({ length: 8 }, (_, index) => index + 1),
+  Array.from({ length: 4 }, (_, index) => index + 1),
 );
 const DOCS = join(import.meta.dirname, "..", "..", "docs");
 const levelsOf = (seconds: readonly BusySecond[]) => seconds.map(({ level }) => level);

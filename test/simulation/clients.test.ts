@@ -10,9 +10,9 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
-const SCHEDULES = depth(10, 450);
+const SCHEDULES = depth(10, 300);
 const FAR_SCHEDULES = depth(2, 60);
-const SHARED_SCHEDULES = depth(12, 250);
+const SHARED_SCHEDULES = depth(12, 160);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 

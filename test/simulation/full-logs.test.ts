@@ -6,7 +6,7 @@ import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { fullLogs, type Happened } from "./full-logs.ts";
 
-const HISTORIES = depth(10, 1_000);
+const HISTORIES = depth(10, 500);
 const { evenPace } = slidingLog;
 afterEach(() => void vi.restoreAllMocks());
 

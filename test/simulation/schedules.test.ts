@@ -15,9 +15,9 @@ import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, SHARED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
-const SCHEDULES = depth(25, 800);
-const PRIORITISED = depth(10, 250);
-const SHARED = depth(15, 400);
+const SCHEDULES = depth(25, 500);
+const PRIORITISED = depth(10, 160);
+const SHARED = depth(15, 250);
 const UNDELAYED = depth(25, 500);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;

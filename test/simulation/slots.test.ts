@@ -16,7 +16,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(2, 50);
+const HISTORIES = depth(2, 30);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -73,7 +73,7 @@ test(
       ttlMs: 3_000,
       seconds: 120,
     });
-    const sum = await simulate(announcedSeed("rest"), depth(1, 20), planOf);
+    const sum = await simulate(announcedSeed("rest"), depth(1, 12), planOf);
     expect(sum.own).toBeGreaterThan(0.6 * sum.granted);
     expect(sum.messages).toBeLessThan(sum.own / 5);
   },
@@ -101,7 +101,7 @@ test(
   "while versions with and without slots answer in turn, no lease is lost, and no call degraded",
   PATIENT,
   async () => {
-    const histories = depth(2, 60);
+    const histories = depth(2, 40);
     const planOf = (seed: number) => ({
       ...restingPlan(seed),
       ...QUIET,

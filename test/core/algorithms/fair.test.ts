@@ -281,7 +281,7 @@ function checkWait(
   shared.account = account;
 }
 
-const HISTORIES = depth(20, 2_500);
+const HISTORIES = depth(20, 1_500);
 /** Two ways to one instant differed, a walk stood still, or a million units had come back before. */
 const ROUNDING = [[28299798], [239087010], [500052960], [1300161574], [28299138, 1e6], [SEED, 1e6]] as const;
 test(`in ${HISTORIES} histories a group within its part is never denied, and waits are exact`, () => {

@@ -232,7 +232,7 @@ function history(
 describe.each(["sliding-log", "fixed-window", "sliding-window-counter"] as const)("%s", (algorithm) => {
   test("a call, a look, the wait and the reset are those of all units that were admitted, whatever plans were named", () => {
     const random = seededRandom(announcedSeed("windows of plans"));
-    for (let round = 0; round < depth(4, 500); round += 1) {
+    for (let round = 0; round < depth(4, 300); round += 1) {
       const plans = drawnPlans(random, false);
       const model = new Listed(algorithm, plans);
       const key = keyOf(algorithm, plans);
@@ -261,7 +261,7 @@ test.each(["sliding-log", "fixed-window", "sliding-window-counter"] as const)(
   "%s: where memory is ahead of storage, a crash only denies",
   (algorithm) => {
     const random = seededRandom(announcedSeed("windows of plans, and crashes"));
-    for (let round = 0; round < depth(3, 350); round += 1) {
+    for (let round = 0; round < depth(3, 200); round += 1) {
       const few = drawnPlans(random, false);
       const larger = Object.entries(few).map(([name, each]) => [name, { ...each, limit: 60 * each.limit }]);
       const plans = Object.fromEntries(larger) as Plans;
@@ -284,7 +284,7 @@ test.each(["sliding-log", "fixed-window", "sliding-window-counter"] as const)(
 
 test("with other carries a call, a look, the wait and the reset are those of all windows before", () => {
   const random = seededRandom(announcedSeed("carries of plans"));
-  for (let round = 0; round < depth(7, 1_000); round += 1) {
+  for (let round = 0; round < depth(7, 600); round += 1) {
     const plans = drawnPlans(random, true);
     const key = keyOf("fixed-window", plans);
     const named: Taken[] = [];

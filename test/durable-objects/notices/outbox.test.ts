@@ -161,12 +161,12 @@ describe.each(Object.keys(TABLES) as Kind[])("%s", (kind) => {
   test("each notice that is owed arrives with one id, and no other", async () => {
     const randoms = seededRandoms(announcedSeed(`notices-${kind}`));
     let count = 0;
-    for (let run = 0; run < depth(15, 800); run += 1) {
+    for (let run = 0; run < depth(15, 500); run += 1) {
       const { owed, arrived } = await history(kind, randoms(run), 60);
       expect(sorted(arrived)).toEqual(sorted(owed));
       for (const each of owed.values()) count += each;
     }
-    expect(count).toBeGreaterThan(depth(20, 2_000));
+    expect(count).toBeGreaterThan(depth(20, 1_250));
   });
 
   const faults: Record<string, Fault> = {

@@ -82,7 +82,7 @@ describe.each(PAIRS)("%s becomes %s", (from, to) => {
         await object.restart(old);
         expect(usedOf(object).used).toBeGreaterThanOrEqual(Math.min(used, now.most));
       }),
-      { numRuns: depth(2, 200) },
+      { numRuns: depth(2, 120) },
     );
   });
 });

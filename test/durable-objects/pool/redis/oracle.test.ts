@@ -14,7 +14,7 @@ beforeAll(async () => {
 afterAll(() => pools.stop());
 
 // 300 take a second on a real Redis; most differences show within some ten.
-const HISTORIES = depth(16, 1_000);
+const HISTORIES = depth(16, 600);
 const START_MS = 1_760_000_000_000;
 
 const limit = fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 32, max: 400 }));

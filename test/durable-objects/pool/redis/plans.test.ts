@@ -91,7 +91,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("calls of other plans change nothing that time has returned until then", async () => {
     const random = seededRandom(announcedSeed("plans of a pool in time"));
-    for (let round = 0; round < depth(3, 200); round += 1) {
+    for (let round = 0; round < depth(3, 120); round += 1) {
       const key = new Key(table);
       for (let step = 0; step < 10; step += 1) {
         await key.takes(pick(random, PLANS), 1 + whole(random, 20));
@@ -111,7 +111,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("in any interval no more is admitted, and not given back, than the loosest plan named in it allows", async () => {
     const random = seededRandom(announcedSeed("refunds of a pool under several plans"));
-    for (let round = 0; round < depth(2, 200); round += 1) {
+    for (let round = 0; round < depth(2, 120); round += 1) {
       const key = new Key(table);
       const charges: { readonly atMs: number; readonly name: string; units: number }[] = [];
       const named: { readonly atMs: number; readonly plan: Plan }[] = [];
@@ -142,7 +142,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("a refund right after its charge gives all back, whatever was named before", async () => {
     const random = seededRandom(announcedSeed("refunds of a pool at once"));
     const key = new Key(table);
-    for (let step = 0; step < depth(16, 1_000); step += 1) {
+    for (let step = 0; step < depth(16, 600); step += 1) {
       key.nowMs += pick(random, [0, 1, 10, 100, 300]);
       const [plan, between, cost] = [pick(random, PLANS), pick(random, PLANS), 1 + whole(random, 9)];
       if (!(await key.takes(plan, 1))) continue;
@@ -159,7 +159,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("a denied call passes after its wait, and not before, whatever plan was in force", async () => {
     const random = seededRandom(announcedSeed("waits of a pool under several plans"));
-    for (let round = 0; round < depth(6, 400); round += 1) {
+    for (let round = 0; round < depth(6, 240); round += 1) {
       const key = new Key(table);
       await key.takes("large", 10 + whole(random, 31));
       key.nowMs += whole(random, 500);
