@@ -231,8 +231,9 @@ export class Reservation extends Holder<ReserveCall> {
     this.#requested = this.asked;
     this.turn += 1;
     const { key, holder, policy, turn } = this;
-    // The lifetime begins now, and may be half over when the answer comes.
-    const ttlMs = this.missedAnswers > 0 ? policy.reservation.mostMs : wanted.ttlMs;
+    // The lifetime begins now. After its end an answer is of no use, and where all ask at once the first one comes late.
+    const isLate = this.missedAnswers > 0 || (this.region !== undefined && !this.isAnswered);
+    const ttlMs = isLate ? policy.reservation.mostMs : wanted.ttlMs;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const isKnown = this.#isWaitedFor || this.isKnownAt(nowMs);
     const isFar = isKnown && (this.missedAnswers > 0 || this.isFar);

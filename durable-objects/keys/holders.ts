@@ -26,6 +26,8 @@ export interface KnownHolder {
   readonly group?: string | undefined;
   /** Of a region's object: its holders. */
   readonly count?: number | undefined;
+  /** Of a region's object without a bucket: it has heard of few calls. */
+  readonly knowsFew?: boolean | undefined;
   /** By name: another version of the policy may have other rules, or another order. */
   readonly rules: ReadonlyMap<string, HolderUnits>;
   /** Until then its requests count when units are divided, unless it sends another. */
@@ -255,17 +257,24 @@ export class Holders extends Map<string, KnownHolder> {
    * count as at most half of the rate, or as much as all isolates.
    *
    * @param said what the holder says that its calls need in a millisecond, as the `rate` of the rule
+   * @param each of that what a holder in its region needs, if it knows: those in regions that know few calls need as much
    */
-  shareOf(id: string, rule: string, { said, rate }: { said: number; rate: number }, nowMs: number) {
+  shareOf(
+    id: string,
+    rule: string,
+    { said, rate, each: need = 0 }: { said: number; rate: number; each?: number },
+    nowMs: number,
+  ) {
     const own = callerIn(id);
     const ofCallers = new Map<string, number>();
     let [ofIsolates, ofOwn] = [own === undefined ? said : 0, said];
     let isContested = false;
-    for (const [each, { rules, untilMs }] of this) {
+    for (const [each, { rules, untilMs, count = 0, knowsFew }] of this) {
       const units = rules.get(rule);
       if (each === id || units === undefined || untilMs <= nowMs) continue;
       const caller = callerIn(each);
-      if (caller === undefined) ofIsolates += units.demand;
+      const least = knowsFew === true ? count * need : 0;
+      if (caller === undefined) ofIsolates += Math.max(least, units.demand);
       else if (caller === own) ofOwn += units.demand;
       else ofCallers.set(caller, (ofCallers.get(caller) ?? 0) + units.demand);
       if (own !== undefined && caller !== own) isContested ||= units.wanted > 0;

@@ -108,7 +108,8 @@ export function ownBuckets(
     takesBucket,
     ttlMs: askedMs,
     holders: holdersThere,
-  }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
+    near,
+  }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders" | "near">,
   { id, rules, holder }: AskingHolder & { readonly rules: readonly Asking[] },
   nowMs: number,
 ) {
@@ -118,6 +119,7 @@ export function ownBuckets(
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
+  const isCounted = holders.sentTo(near, nowMs).there > 0;
   const unheardFactor = holders.unheardFactor(id, holdersThere ?? 1, nowMs);
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
@@ -133,8 +135,9 @@ export function ownBuckets(
     const perWindows = RATE_WINDOWS * rule.quota.units;
     const isByWindow = rule.algorithm.isCutByWindow === true;
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
-    const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
-    const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
+    const demand = isRegion && kept === 0 && !isCounted ? Math.max(said, first) : said;
+    const each = isRegion && kept > 0 && !isByWindow ? demand / holdersThere : 0;
+    const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs, each }, nowMs);
     // One that is cut from a window may be too small soon.
     const factor = isByWindow ? 1 : unheardFactor;
     const shared = isRegion ? SHARED_WITH_REGIONS : isByWindow ? SHARED_IF_FULL : SHARED;

@@ -364,7 +364,10 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     hold: isNew ? `${id}.${turn}` : before.hold,
     ...(replaced !== undefined && isHeld(replaced) && { replaced }),
     untilMs: nowMs + ttlMs,
-    ...(message.holders !== undefined && { count: message.holders }),
+    ...(message.holders !== undefined && {
+      count: message.holders,
+      knowsFew: reports.every(({ kept }) => kept === 0),
+    }),
     ...(group !== undefined && { group }),
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {

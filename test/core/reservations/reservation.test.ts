@@ -52,6 +52,19 @@ describe("units", () => {
 });
 
 describe("a message", () => {
+  // Of 3,000 that started at once each returned the bucket that it got after 2 s, and asked again behind all others.
+  test("to a region's object, which is asked first, brings what can be spent whenever the answer comes", () => {
+    const policy = policyOf("auto");
+    const made = new Reservation(policy, "key", "holder", 0);
+    for (let nowMs = 0; nowMs < 200; nowMs += 10) made.note(1, nowMs);
+    made.moveTo("weur");
+    const message = made.ask(0, 200);
+    const latestMs = 199 + made.messageMs;
+    made.answered(message, granting(policy, 5, { ttlMs: message.call.ttlMs }), latestMs);
+    expect(latestMs).toBeGreaterThan(200 + policy.reservation.leastMs);
+    expect(made.spendableAt(latestMs)).toEqual([5]);
+  });
+
   test("that an isolate answers by itself, without units, is no answer of the object, whose distance is not known by it", () => {
     const policy = policyOf("auto");
     const made = new Reservation(policy, "key", "holder", 0);

@@ -155,6 +155,33 @@ test("a region's first bucket is for all holders that were sent there, and it he
   expect(reserve({ ...asks, holder: "late", near: "apac" }).reserved?.sentThere).toBeUndefined();
 });
 
+// Of 3,000 that started at once 42 had a twenty-fourth of the rate for two seconds, which is that of 125.
+test("a region's first bucket is no more than the part of its holders, if it is known how few these are", () => {
+  const { isolates, reserve, bucketOf, clock } = start();
+  isolates(FEW + 137, 0, 2_000, "weur");
+  isolates(3, 1_000, 2_000, "oc");
+  clock.ms += 900;
+  reserve({ takesBucket: true, holders: 137, demand: 137, near: "weur", holder: "weur" });
+  const bucket = bucketOf(reserve({ takesBucket: true, holders: 3, demand: 14, near: "oc", holder: "oc" }));
+  expect((bucket?.rate.units ?? 0) / (LIMIT * WINDOWS)).toBeLessThan(1.1 * (3 / 140));
+});
+
+// The one that was heard twice first had half as much again as others for two seconds.
+test("holders in regions that have said little need as much as those in one that has said more", () => {
+  const { isolates, reserve, bucketOf } = start();
+  for (const [index, near] of (["weur", "eeur", "apac"] as const).entries())
+    isolates(index === 0 ? FEW + 200 : 200, 1_000 * index, 2_000, near);
+  const asks = { takesBucket: true, holders: 200, ttlMs: 12_000 } as const;
+  const ask = (near: ReserveCall["near"], more: Message) =>
+    bucketOf(reserve({ ...asks, holder: String(near), near, ...more }));
+  const first = ask("weur", { demand: 300 });
+  ask("eeur", { demand: 300 });
+  const kept = { kept: first?.most ?? 0, rate: first?.rate.units ?? 0 };
+  const second = ask("weur", { demand: 10 * LIMIT, turn: 2, ...kept });
+  const share = (second?.rate.units ?? 0) / (LIMIT * WINDOWS);
+  expect([share > 0.28, share < 0.36]).toEqual([true, true]);
+});
+
 // Of 3,000 holders whose rates changed with each message 4 % of the limit were counted twice.
 test("a rate that is hardly above the fair one stays, and nothing is counted twice; one far above it shrinks", () => {
   const { reserve, bucketOf } = start();
