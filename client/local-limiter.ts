@@ -20,7 +20,6 @@ import type { Holding } from "./call-gate.ts";
 import { FailureLimits } from "./failure-limits.ts";
 import type { CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
-import { returnUnits } from "./transports/send-batch.ts";
 
 /** A call with only a key and a cost: no other call is decided locally. */
 export interface PlainCall {
@@ -117,7 +116,7 @@ export class LocalLimiter {
   limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
     const nowMs = this.cache.now(caller.time.nowMs());
     if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
-    const reservation = this.#open(caller, policy, key, nowMs);
+    const reservation = this.cache.open(policy, key, nowMs, caller);
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
@@ -127,18 +126,11 @@ export class LocalLimiter {
   /** Admits a cost above 0 from held units; `undefined`: too few. It repeats no denial. */
   admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
     const nowMs = this.cache.now(caller.time.nowMs());
-    const reservation = this.#open(caller, policy, key, nowMs);
+    const reservation = this.cache.open(policy, key, nowMs, caller);
     // Its answer brings no units: before any has come, the first call for units decides with everything.
     if (reservation.isAnswered) reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
     return admitted && localDecision(reservation, admitted);
-  }
-
-  #open(caller: Holding, policy: PolicyView, key: string, nowMs: number): Reservation {
-    const reservation = this.cache.open(policy, key, nowMs);
-    const replaced = this.cache.takeReplaced();
-    if (replaced !== undefined) caller.inBackground(returnUnits(caller.objects, [replaced]));
-    return reservation;
   }
 
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */

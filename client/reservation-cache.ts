@@ -17,6 +17,10 @@ const MAX_KEYS = 16_384;
 /** The most UTF-16 units of all their names. The longest key has 512. */
 const MAX_NAME_LENGTH = 2 ** 21;
 
+export type Returning = Pick<Holding, "inBackground"> & {
+  readonly objects: Parameters<typeof returnUnits>[0];
+};
+
 interface CachedReservation {
   readonly reservation: Reservation;
   readonly usedAtMs: number;
@@ -40,7 +44,6 @@ export class ReservationCache {
   #ended: UnsentGiveBack[] = [];
   readonly #epochs = new Map<string, Epoch>();
   #nameLength = 0;
-  #replaced: UnsentGiveBack | undefined;
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
   #count = 0;
   #holder = "";
@@ -68,13 +71,17 @@ export class ReservationCache {
     };
   }
 
-  open(policy: PolicyView, key: string, nowMs: number): Reservation {
+  /**
+   * What it ends, since the key has another policy now, goes back before anything that the caller sends after this.
+   * @param caller absent: it sends nothing, and `endDue` returns that
+   */
+  open(policy: PolicyView, key: string, nowMs: number, caller?: Returning): Reservation {
     // A hot key comes hundreds of times in a millisecond. Finding it costs a fifth of a decision.
     const last = this.#last;
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
       return last.reservation;
     const name = nameOf(policy, key);
-    const known = this.#inForce(name, policy);
+    const known = this.#inForce(name, policy, caller);
     this.#last = known;
     if (known?.usedAtMs === nowMs) return known.reservation;
     if (known !== undefined) this.#reservations.delete(name);
@@ -84,7 +91,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key. It ends if the key has another policy now. */
-  #inForce(name: string, policy: PolicyView): CachedReservation | undefined {
+  #inForce(name: string, policy: PolicyView, caller: Returning | undefined): CachedReservation | undefined {
     const known = this.#reservations.get(name);
     if (known === undefined || known.reservation.policy === policy) return known;
     if (saysTheSame(known.reservation.policy, policy)) {
@@ -92,17 +99,12 @@ export class ReservationCache {
       return known;
     }
     // A region that has a message to its pool under way would repeat its denial.
-    const returned = policy.pool === undefined ? this.end(known.reservation) : this.retire(known.reservation);
-    this.#replaced = returned && { policy: known.reservation.policy, returned };
+    const first = policy.pool === undefined ? caller : undefined;
+    const returned = first === undefined ? this.retire(known.reservation) : this.end(known.reservation);
+    if (returned !== undefined)
+      first?.inBackground(returnUnits(first.objects, [{ policy: known.reservation.policy, returned }]));
     this.#forget(name, known.reservation);
     return undefined;
-  }
-
-  /** What the last `open` has ended, since the key has another policy: its object is to hear of it first. */
-  takeReplaced(): UnsentGiveBack | undefined {
-    const replaced = this.#replaced;
-    if (replaced !== undefined) this.#replaced = undefined;
-    return replaced;
   }
 
   /** The reservation of a key, if any. This does not count as a use. */

@@ -9,7 +9,7 @@ import type { ReserveCall } from "../core/protocol/calls.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { Holding } from "./call-gate.ts";
-import type { ReservationCache } from "./reservation-cache.ts";
+import type { ReservationCache, Returning } from "./reservation-cache.ts";
 
 /** While a message asks whether a key's clients are still served, they are. */
 const ASK_MS = 1_000;
@@ -36,15 +36,17 @@ export class ServedKeys {
 
   /** Makes a client's call, which says who its isolate is, and hears who decides the next ones. */
   async ask(
-    { region, time }: Pick<Holding, "region" | "time">,
+    caller: Returning & Pick<Holding, "region" | "time">,
     policy: PolicyView,
     key: string,
     { limit, reserve }: ClientsCall,
     forward: (said: ClientsCall) => Promise<Made>,
   ): Promise<Made> {
-    const near = region?.();
+    const { time } = caller;
+    const near = caller.region?.();
     const nowMs = time.nowMs();
-    const reservation = this.#cache.open(policy, key, nowMs);
+    // The isolate's own calls may have named another plan: what it holds goes back before the client's call.
+    const reservation = this.#cache.open(policy, key, nowMs, caller);
     const mayAskRegion = reservation.region === undefined && reservation.mayBeRegional(near, nowMs);
     const says = { servedBy: reservation.holder, ...(mayAskRegion && { mayAskRegion, near }) };
     const made = await forward({

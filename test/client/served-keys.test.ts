@@ -24,13 +24,14 @@ function start() {
   const cache = new ReservationCache(() => "isolate");
   const served = new ServedKeys(cache);
   const time = { nowMs: () => clock.ms, after: () => () => undefined };
+  const caller = { time, objects: { call: async () => undefined }, inBackground: () => undefined };
   const rules = (demand: number) => ({ p: { used: 0, kept: 0, wanted: 0, demand } });
   const sent: ClientsCall[] = [];
   const ask = (reserved: Partial<Reserved> | undefined, isLimit = false) => {
     const about = { policy: "p", key: "key", cost: 1 };
     const reserve = { ...about, holder: "h", turn: 1, ttlMs: 2_000, isShort: false, rules: rules(2) };
     const call = isLimit ? { limit: about } : { reserve };
-    return served.ask({ time, region: () => "weur" }, POLICY, "key", call, async (said) => {
+    return served.ask({ ...caller, region: () => "weur" }, POLICY, "key", call, async (said) => {
       sent.push(said);
       if (reserved === undefined) return undefined;
       return { answer: { rules: [{ ...ADMITTED, reason: "ok" }], reserved: { ...NONE, ...reserved } } };
