@@ -377,7 +377,7 @@ function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decid
   const rules = reservation
     .admitted(nowMs)
     .rules.map((rule, index) => (units[index] === 0 ? { ...rule, ...denied } : rule));
-  denials.learn(policy, 1, rules, nowMs);
+  if (rules.some(({ success }) => !success)) denials.learn(policy, 1, rules, nowMs);
   return reservation.deny(cost, nowMs);
 }
 

@@ -42,7 +42,7 @@ export class Denials {
   /** The last one, also after a call was admitted. */
   #latest: Denial | undefined;
 
-  /** Remembers a denial. An admission forgets denials of that cost. */
+  /** Remembers a denial. An admission forgets all: what it took makes the waits of other costs longer. */
   learn(
     policy: PolicyView,
     cost: Cost,
@@ -67,7 +67,12 @@ export class Denials {
       requestedAtMs: -Infinity,
     };
     if (waits.length > 0) this.#latest = denial;
-    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
+    this.#denials = waits.length === 0 ? [] : [denial, ...others].slice(0, MAX_DENIALS);
+  }
+
+  /** Units that the object had counted as free were spent here: other costs wait for longer than their denials say. */
+  spent(policy: PolicyView, cost: Cost): void {
+    if (this.#denials.length > 0) this.#denials = this.#denials.filter((each) => isOf(policy, each, cost));
   }
 
   /** The denials of this answer stand while the epoch lasts. */

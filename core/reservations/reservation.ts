@@ -143,6 +143,8 @@ export class Reservation extends Holder<ReserveCall> {
       this.#units[index] = (this.#units[index] ?? 0) - units;
       this.used[index] = (this.used[index] ?? 0) + units;
     }
+    // A bucket's units are no part of what the object has for others.
+    if (this.#buckets === undefined) this.denials.spent(this.policy, cost);
     return true;
   }
 

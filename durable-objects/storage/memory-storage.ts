@@ -29,7 +29,7 @@ export class MemoryStorage implements KeyStorage {
   readonly #segments = new ByKey<readonly NewSegment[]>();
 
   get isEmpty(): boolean {
-    return this.#keys.size === 0 && this.allowances.isEmpty;
+    return this.#keys.size === 0 && this.answers.size === 0 && this.allowances.isEmpty;
   }
 
   /** Only a bug can make it fail halfway, and then the process should end. */

@@ -13,15 +13,24 @@ import {
   charge,
   DEFAULT_BYTES_PER_TOKEN,
   endCharge,
+  inputOf,
   isSoon,
   type ModelRequest,
   type Refusal,
   requireBudgetOptions,
 } from "./budget.ts";
-import { boundedRequest, type Dialect, dialectOf, type Json, parsed } from "./dialects.ts";
+import {
+  boundedRequest,
+  type Dialect,
+  dialectOf,
+  isUnfinished,
+  type Json,
+  objectIn,
+  parsed,
+} from "./dialects.ts";
 import { EventReader } from "./event-reader.ts";
 import { providerPauseMs } from "./provider-pauses.ts";
-import { bytesOf, estimatedInput, outputBytes } from "./text-length.ts";
+import { bytesOf, outputBytes } from "./text-length.ts";
 import { Meter } from "./usage.ts";
 
 export interface BudgetFetchOptions extends BudgetOptions {
@@ -103,13 +112,13 @@ function readRequest(
   dialect: Dialect,
   given: string,
   headers: Headers,
-  { maxOutputTokens, bytesPerToken = DEFAULT_BYTES_PER_TOKEN, inputTokens }: BudgetOptions,
+  options: BudgetOptions,
 ): ReadRequest | string {
-  const bounded = boundedRequest(dialect, given, maxOutputTokens);
+  const bounded = boundedRequest(dialect, given, options.maxOutputTokens);
   if (typeof bounded === "string") return bounded;
   const { model, output, body } = bounded;
   try {
-    const input = inputTokens?.(body) ?? estimatedInput(body, bytesPerToken);
+    const input = inputOf(options, body);
     return { model, input, output, headers, request: body, text: JSON.stringify(body) };
   } catch (error) {
     if (error instanceof RangeError) return "the body must not be nested so deeply";
@@ -119,8 +128,6 @@ function readRequest(
 
 /** A longer text of an answer is counted by its length: no model answers so much in one. */
 const MAX_ANSWER_CHARACTERS = 16_000_000;
-/** The states of an answer that is made later: what it uses is not known yet. */
-const UNFINISHED = ["queued", "in_progress"];
 
 /** The answer to a charged request: its usage is read as it passes. */
 class Answer {
@@ -128,7 +135,8 @@ class Answer {
   readonly #meter: Meter;
   readonly #dialect: Dialect;
   readonly #isCutInFull: boolean;
-  #isUnfinished = false;
+  /** It is made later, also if nobody reads it: what it uses is known only from its end. */
+  #isMadeLater: boolean;
 
   constructor(
     charged: Charge,
@@ -140,6 +148,7 @@ class Answer {
     this.#meter = new Meter(request, bytesPerToken);
     this.#dialect = dialect;
     this.#isCutInFull = onCut === "held";
+    this.#isMadeLater = Boolean(objectIn(request.request)?.["background"]);
   }
 
   /** The response, whose charge ends with its body. */
@@ -169,7 +178,7 @@ class Answer {
   }
 
   end(how: End): void {
-    if (this.#isUnfinished) this.#charge.settleInFull();
+    if (this.#isMadeLater && !this.#meter.isFinal) this.#charge.settleInFull();
     else endCharge(this.#charge, this.#meter, how, this.#isCutInFull);
   }
 
@@ -179,7 +188,7 @@ class Answer {
     if (answer === undefined) return false;
     this.#report(answer);
     this.#meter.see(outputBytes(answer));
-    if (UNFINISHED.includes(String(answer["status"])) && !this.#meter.isFinal) this.#isUnfinished = true;
+    if (isUnfinished(answer)) this.#isMadeLater = true;
     return true;
   }
 

@@ -15,6 +15,7 @@ import {
 import { type Given, valueOf } from "../options.ts";
 import { endHold, untilCalled } from "../settle-on-end.ts";
 import type { End } from "../verdict.ts";
+import { estimatedInput } from "./text-length.ts";
 import { costOf, maxCostOf, type Meter, type Price, priceOf, requirePrice, type Usage } from "./usage.ts";
 
 /** What a budget counts, named as the `unit` of the policy's rule. `cost` is that of `prices`. */
@@ -108,6 +109,8 @@ export function requireBudgetOptions(options: BudgetOptions, others: readonly st
   requireInteger("bytesPerToken", options.bytesPerToken, 1);
   requireInteger("ttlMs", options.ttlMs, 1, MAX_TTL_MS);
   requireTime("time", options.time);
+  if (options.inputTokens !== undefined && typeof options.inputTokens !== "function")
+    throw new TypeError(violation(["inputTokens"], options.inputTokens, "a function of the request"));
   const { onCut, prices = {}, defaultPrice } = options;
   if (onCut !== undefined && onCut !== "seen" && onCut !== "held")
     throw new TypeError(violation(["onCut"], onCut, '"seen" or "held"'));
@@ -128,6 +131,16 @@ function requireBudgets(budgets: readonly Budget[], { prices, defaultPrice }: Bu
     if (units.includes("cost") && prices === undefined && defaultPrice === undefined)
       throw new TypeError("prices is missing: must be given where a budget has the unit cost");
   }
+}
+
+/** Tokens of a request's input. @throws TypeError if the caller's function returns no number of tokens */
+export function inputOf(
+  { inputTokens, bytesPerToken = DEFAULT_BYTES_PER_TOKEN }: BudgetOptions,
+  request: unknown,
+): number {
+  const counted = inputTokens?.(request);
+  requireInteger("inputTokens of a request", counted, 0);
+  return counted ?? estimatedInput(request, bytesPerToken);
 }
 
 /** A request that is not sent. */

@@ -57,9 +57,18 @@ const EMBEDDINGS: Dialect = {
 const RESPONSES: Dialect = {
   path: /\/responses$/,
   outputFields: ["max_output_tokens"],
-  usageIn: (answer) => whole(answer["usage"]) ?? whole(objectIn(answer["response"])?.["usage"]),
+  usageIn(answer) {
+    const response = objectIn(answer["response"]) ?? answer;
+    const found = whole(answer["usage"]) ?? whole(response["usage"]);
+    return found && { ...found, isFinal: !isUnfinished(response) };
+  },
   read: readOpenAi("input_tokens", "output_tokens"),
 };
+
+/** Whether a response is still being made, so that its usage is not known. */
+export function isUnfinished({ status }: Json): boolean {
+  return status === "queued" || status === "in_progress";
+}
 
 const MESSAGES: Dialect = {
   path: /\/messages$/,

@@ -7,13 +7,14 @@ import {
   charge,
   DEFAULT_BYTES_PER_TOKEN,
   endCharge,
+  inputOf,
   isSoon,
   type CallerSignal,
   type Refusal,
   requireBudgetOptions,
 } from "./budget.ts";
 import { type Json, objectIn } from "./dialects.ts";
-import { bytesOf, estimatedInput, outputBytes } from "./text-length.ts";
+import { bytesOf, outputBytes } from "./text-length.ts";
 import { Meter, type ReportedUsage, tokensIn } from "./usage.ts";
 
 interface CallParams {
@@ -106,8 +107,8 @@ async function begin(
   { modelId }: Model,
   output: number,
 ): Promise<Call> {
-  const { bytesPerToken = DEFAULT_BYTES_PER_TOKEN, inputTokens, onCut } = options;
-  const input = inputTokens?.(params) ?? estimatedInput(params, bytesPerToken);
+  const { bytesPerToken = DEFAULT_BYTES_PER_TOKEN, onCut } = options;
+  const input = inputOf(options, params);
   const request = { model: modelId, input, output, headers: undefined, request: params };
   const charged = await charge(options, request, params.abortSignal);
   if (!(charged instanceof Charge)) throw new BudgetExceededError(charged);

@@ -94,6 +94,36 @@ describe("the clock", () => {
   });
 });
 
+test("a repeated call has its first answer for 24 hours, however long its key has been untouched", async () => {
+  const policies = { day: { algorithm: "fixed-window", limit: 1_000, window: "1 day" } };
+  const KEPT_MS = 24 * 3_600_000;
+  const gap = fc.oneof(fc.integer({ min: 1, max: 6 }), fc.integer({ min: 60, max: 1_200 }));
+  const steps = fc.array(fc.record({ minutes: gap, name: fc.constantFrom("a", "b"), holds: fc.boolean() }), {
+    minLength: 2,
+    maxLength: 12,
+  });
+  await fc.assert(
+    fc.asyncProperty(steps, async (all) => {
+      const clock = manualClock();
+      const limiter = memoryLimiter({ policies, clock });
+      const made: { readonly untilMs: number; readonly first: unknown; readonly again: () => unknown }[] = [];
+      for (const [index, { minutes, name, holds }] of all.entries()) {
+        const key = { policy: "day", key: name };
+        const { hold } = holds ? await limiter.hold({ ...key, units: 5 }) : {};
+        const call =
+          hold === undefined
+            ? () => limiter.limit({ ...key, cost: 6, idempotencyKey: `call ${index}` })
+            : () => limiter.settle({ id: hold.id, used: 2 });
+        made.push({ untilMs: clock.nowMs() + KEPT_MS, first: await call(), again: call });
+        await clock.advance(`${minutes}m`);
+        for (const { untilMs, first, again } of made)
+          if (clock.nowMs() < untilMs) expect(await again()).toEqual(first);
+      }
+    }),
+    { numRuns: 60 },
+  );
+});
+
 describe("a limiter that fails when it is told to", () => {
   const policies = {
     closed: { algorithm: "token-bucket", limit: 5, window: "1s" },

@@ -138,8 +138,7 @@ class AllOrNone {
   }
 
   async limit(): Answered<AllDecisions> {
-    // A call that can never pass takes no holds, which would block others.
-    if (this.#checks.some(isNever)) return await this.#deny([]);
+    if (this.#checks.some(isNever)) return await this.#denyForever();
     const sampled = await this.#sampleShedding();
     // A check with an idempotency key may have passed before: only its object knows.
     if (sampled.some(({ shed, idempotencyKey }) => shed !== undefined && idempotencyKey === undefined))
@@ -156,6 +155,21 @@ class AllOrNone {
     outcomes = await this.#cancelAll(outcomes);
     const isDenied = outcomes.some((each) => !each.decision.success && !each.isContended);
     return await this.#deny(outcomes.map((each) => (isDenied && isContendedDenial(each) ? undefined : each)));
+  }
+
+  /** The answer of a call that can never pass. It holds only what is not there: other holds would block other calls. */
+  async #denyForever(): Answered<AllDecisions> {
+    const looks = this.#checks.map(async (check): Answered<Outcome> => {
+      const { policy, key, total, priority } = check;
+      const cost = isNever(check) ? total : 0;
+      const decision = await this.#client.limit(policy, key, { cost, priority });
+      if (decision instanceof Problem || cost !== 0 || !lacks(decision, check)) return outcomeOf(decision);
+      return await this.#ask(check, 0);
+    });
+    const outcomes = await this.#withoutProblems(await Promise.all(looks));
+    if (outcomes instanceof Problem) return outcomes;
+    const denials = await this.#cancelAll(outcomes);
+    return await this.#deny(denials.map((each) => (isContendedDenial(each) ? undefined : each)));
   }
 
   /**
@@ -203,8 +217,7 @@ class AllOrNone {
     // Slots of an unlimited key are leased too.
     const hasEffect = policy.override?.effect !== undefined && !isLeasing(policy);
     if (takesNothing(policy, cost) || hasEffect || blockedDecision(policy, key) !== undefined) {
-      const decision = await this.#client.limit(policy, key, { cost: 0, priority });
-      return decision instanceof Problem ? decision : { decision, isContended: false };
+      return outcomeOf(await this.#client.limit(policy, key, { cost: 0, priority }));
     }
     const held = await this.#client.claims.hold(policy, key, {
       cost,
@@ -273,6 +286,15 @@ class AllOrNone {
       }),
     );
   }
+}
+
+function outcomeOf(decision: Decision | Problem): Outcome | Problem {
+  return decision instanceof Problem ? decision : { decision, isContended: false };
+}
+
+/** Whether a look at a key found fewer units than its check needs. */
+function lacks({ rules }: Decision, { policy, cost }: Check): boolean {
+  return policy.rules.some((rule, index) => (rules[index]?.remaining ?? Infinity) < costOf(rule, cost));
 }
 
 function shedOutcome({ policy, key, shed }: SampledCheck): Outcome | undefined {

@@ -108,6 +108,7 @@ test("a denial says what is left, and never so much that it would have passed", 
   const made = granted(3, 0);
   made.learn(5, { rules: said(made.policy, { success: false, remaining: 3, retryAfterMs: 900 }) }, 2);
   expect(made.deny(5, 3)?.rules).toMatchObject([{ success: false, remaining: 3 }]);
-  made.learn(9, { rules: said(made.policy, { remaining: 7, resetAfterMs: 500 }) }, 4);
+  const more = { success: false, remaining: 7, resetAfterMs: 500, retryAfterMs: 900 };
+  made.learn(9, { rules: said(made.policy, more) }, 4);
   expect(made.deny(5, 104)?.rules).toMatchObject([{ success: false, remaining: 4, resetAfterMs: 400 }]);
 });

@@ -70,18 +70,76 @@ describe("what is cut before its usage came", () => {
     await eventually(async () => expect(await used()).toEqual({ holds: 0, used: tokens }));
   });
 
-  test("an answer that is made later counts as all that was held", async () => {
-    const later = async () => Response.json({ id: "r", status: "queued", output: [] });
-    const { asking, used } = start({ fetch: later });
-    const body = JSON.stringify({ model: "gpt", input: "a", background: true, max_output_tokens: 100 });
-    await (await asking("https://api.example/v1/responses", { method: "POST", body })).text();
-    await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 110 }));
-  });
-
   test("an answer that is no JSON counts by its length", async () => {
     const { asking, used } = start({ fetch: async () => new Response("x".repeat(40)) });
     await (await ask(asking)).text();
     await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 30 }));
+  });
+});
+
+describe("a background response counts as all that was held unless its usage came", () => {
+  const usage = { input_tokens: 20, output_tokens: 30 };
+  const begun = { id: "r", status: "queued", usage: null };
+  const going = { ...begun, status: "in_progress", usage: { input_tokens: 20, output_tokens: 0 } };
+  const EVENTS: readonly object[] = [
+    { type: "response.created", response: begun },
+    { type: "response.in_progress", response: going },
+    { type: "response.output_text.delta", delta: "one" },
+    { type: "response.completed", response: { id: "r", status: "completed", usage } },
+  ];
+  const ALL = 110;
+  const asked = async (fetch: Fetch, fields: object, read: (response: Response) => Promise<unknown>) => {
+    const { asking, used } = start({ fetch });
+    const body = JSON.stringify({ model: "gpt", input: "a", max_output_tokens: 100, ...fields });
+    await asking("https://api.example/v1/responses", { method: "POST", body }).then(read, () => undefined);
+    await eventually(async () => expect((await used()).holds).toBe(0));
+    return (await used()).used;
+  };
+  /** Sends so many events, then ends, breaks or is cut by its reader. */
+  const streamed = (count: number, how: string): Fetch => {
+    let next = 0;
+    const pull = (controller: ReadableStreamDefaultController) => {
+      const event = next < count ? EVENTS[next] : undefined;
+      next += 1;
+      if (event !== undefined)
+        return controller.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(event)}\n\n`));
+      if (how === "ends") return controller.close();
+      if (how === "breaks") return controller.error(new Error("broken"));
+      return new Promise<void>(() => undefined);
+    };
+    const headers = { "content-type": "text/event-stream" };
+    return async () => new Response(new ReadableStream({ pull }, { highWaterMark: 0 }), { headers });
+  };
+  const readsEvents = (count: number) => async (response: Response) => {
+    const reader = response.body?.getReader();
+    for (let read = 0; read < count; read += 1) await reader?.read();
+    await reader?.cancel();
+  };
+  const readsAll = (response: Response) => response.text().catch(() => undefined);
+
+  test.each([
+    ["answered before it is made", async () => Response.json(begun)],
+    ["with a usage that is not its last", async () => Response.json(going)],
+    ["without an answer", () => Promise.reject(new TypeError("broken"))],
+    ["with an empty body", async () => new Response(null, { status: 204 })],
+  ])("%s", async (_, fetch) => {
+    expect(await asked(fetch, { background: true }, readsAll)).toBe(ALL);
+  });
+
+  test.each(["ends", "breaks", "is cut"])("in a stream that %s after any event", async (how) => {
+    for (const [count] of EVENTS.entries()) {
+      const read = how === "is cut" ? readsEvents(count) : readsAll;
+      const fields = { background: true, stream: true };
+      expect([count, await asked(streamed(count, how), fields, read)]).toEqual([count, ALL]);
+      // A provider ends any other response whose reader has left.
+      expect(await asked(streamed(count, how), { stream: true }, read)).toBeLessThan(30);
+    }
+  });
+
+  test.each(["ends", "breaks"])("and else what it used, also if its stream then %s", async (how) => {
+    expect(await asked(streamed(4, how), { background: true, stream: true }, readsAll)).toBe(50);
+    const completed = async () => Response.json({ status: "completed", usage });
+    expect(await asked(completed, { background: true }, readsAll)).toBe(50);
   });
 });
 
@@ -256,6 +314,7 @@ test.each([
   [{ budgets: [{ key: "k", units: ["cost"] }] }, "prices is missing: must be given"],
   [{ maxOutputTokens: undefined }, "maxOutputTokens is missing: must be an integer"],
   [{ maxOutputTokens: 0 }, "maxOutputTokens is 0: must be an integer"],
+  [{ inputTokens: 10 }, "inputTokens is 10: must be a function of the request"],
   [{ bytesPerToken: 0.5 }, "bytesPerToken is 0.5: must be an integer, 1 or more"],
   [{ onCut: "all" }, 'onCut is "all": must be "seen" or "held"'],
   [{ ttlMs: 1e9 }, "ttlMs is 1000000000: must be an integer, from 1 to 86400000"],
@@ -267,3 +326,17 @@ test.each([
   expect(() => budgetFetch(options)).toThrow(message);
   expect(() => budgetMiddleware(options)).toThrow(message);
 });
+
+test.each([1.5, NaN, -1, Infinity, "7", null, Promise.resolve(7)])(
+  "a number of tokens of %s is refused by name, and nothing is sent or held",
+  async (counted) => {
+    const { asking, given, used } = start({ inputTokens: () => counted });
+    const budgeted = budgetMiddleware(given);
+    const before = provider.bodies.length;
+    const message = /^inputTokens of a request is .+: must be an integer, 0 or more$/;
+    await expect(ask(asking)).rejects.toThrow(message);
+    const call = { doGenerate: () => expect.unreachable(), params: {}, model: { modelId: "gpt" } };
+    await expect(budgeted.wrapGenerate(call as never)).rejects.toThrow(message);
+    expect([provider.bodies.length, await used()]).toEqual([before, { holds: 0, used: 0 }]);
+  },
+);

@@ -298,6 +298,33 @@ test("a check that can never pass holds nothing of the others", async () => {
   expect((await objectOf("slow", key).stored()).tables).toEqual({});
 });
 
+test("beside a check that can never pass each other one has the answer that a call by itself has", async () => {
+  const never = { policy: "slow", key: freshKey(), cost: 6 };
+  for (const used of [0, 1, 3, 4, 5]) {
+    const key = freshKey();
+    await Promise.all([limit("log", key, { cost: used }), limit("slow", key, { cost: used })]);
+    const checks = [{ policy: "log", key, cost: 2 }, never, { policy: "slow", key, cost: 2 }];
+    const { body } = await limitAll(checks, { idempotencyKey: "a" });
+    const wait = used > 3 ? expect.any(Number) : 0;
+    const own = {
+      success: used <= 3,
+      reason: used > 3 ? "quota" : "ok",
+      remaining: 5 - used,
+      retryAfterMs: wait,
+    };
+    expect(body).toMatchObject({ success: false, decisions: [own, { reason: "cost-over-limit" }, own] });
+    const [log, , slow] = body["decisions"] as { retryAfterMs: number }[];
+    const [alone, other] = [await limit("log", key, { cost: 2 }), await limit("slow", key, { cost: 2 })];
+    for (const [told, { body: after }] of [
+      [log, alone],
+      [slow, other],
+    ] as const) {
+      expect(after["success"]).toBe(own.success);
+      expect(Number(after["retryAfterMs"])).toBeLessThanOrEqual(told?.retryAfterMs ?? 0);
+    }
+  }
+});
+
 test("another call under its idempotency key is a conflict, and takes nothing", async () => {
   const [one, other] = [freshKey(), freshKey()];
   await limitAll([{ policy: "slow", key: one, cost: 2 }], { idempotencyKey: "a" });
