@@ -157,6 +157,9 @@ export interface Algorithm<Config extends object, State> {
   /** Present when it needs no state: isolates decide, and nothing is stored. */
   readonly isStateless?: true;
 
+  /** Present when it denies every cost by a limit of 0: isolates decide. */
+  readonly isClosed?: true;
+
   /** The memory of a state. Present when it can be large. */
   bytes?(state: State): number;
 }

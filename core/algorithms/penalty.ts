@@ -73,12 +73,13 @@ export function penalised(
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
 function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
-  const { name, storedAs, fields, isStateless } = algorithm;
+  const { name, storedAs, fields, isStateless, isClosed } = algorithm;
   return {
     name,
     fields,
     ...(storedAs !== undefined && { storedAs }),
     ...(isStateless && { isStateless }),
+    ...(isClosed && { isClosed }),
     hasPenalty: true,
     configure: () => configProblem("blockFor", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),

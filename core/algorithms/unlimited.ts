@@ -3,33 +3,37 @@ import { END_MS } from "./credits.ts";
 import { constantForecast } from "./forecast.ts";
 
 /** By the algorithm whose limit is 0. */
-const made = new Map<AnyAlgorithm, AnyAlgorithm>();
+const [ofPolicies, ofPlans] = [new Map<AnyAlgorithm, AnyAlgorithm>(), new Map<AnyAlgorithm, AnyAlgorithm>()];
 
 /**
- * A limit of 0 denies every cost, without a state: consumption is forgotten, and leases last until they end. It has
- * the name of the algorithm that it replaces, so the limit may be raised again. Callers read that no time helps.
+ * A limit of 0 denies every cost, and leases last until they end. A policy's has no state: consumption is forgotten. That of
+ * a plan has the state of other plans, with a configuration that is not of 0. It has the name of the algorithm that it
+ * replaces, so the limit may be raised again. Callers read that no time helps.
  */
-export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
-  const zero = made.get(algorithm) ?? closed(algorithm);
+export function zeroLimit(algorithm: AnyAlgorithm, isOfPlan: boolean): AnyAlgorithm {
+  const made = isOfPlan ? ofPlans : ofPolicies;
+  const zero = made.get(algorithm) ?? closed(algorithm, isOfPlan);
   made.set(algorithm, zero);
   return zero;
 }
 
-function closed(open: AnyAlgorithm): AnyAlgorithm {
+function closed(open: AnyAlgorithm, isOfPlan: boolean): AnyAlgorithm {
   const { isPoolable: _, ...algorithm } = open;
   const isLeasing = algorithm.leasing !== undefined;
-  const kept = isLeasing ? algorithm : { ...algorithm, ...STATELESS };
+  const hasState = isLeasing || isOfPlan;
   return {
-    ...kept,
+    ...algorithm,
+    ...(!hasState && STATELESS),
+    ...(!isLeasing && { isClosed: true }),
     capacity: () => 0,
     ...(algorithm.limitNow && { limitNow: () => 0 }),
     quota: (config) => ({ ...algorithm.quota(config), units: 0 }),
     localDecisions: () => ({ admits: false, denies: !isLeasing }),
-    fullAtMs: () => END_MS,
+    ...((isLeasing || !isOfPlan) && { fullAtMs: () => END_MS }),
     decide(_config, state, nowMs, cost) {
       const left = { remaining: 0, resetAfterMs: Math.max(0, END_MS - nowMs) };
       return cost === 0
-        ? { allowed: true, state: isLeasing ? state : undefined, ...left }
+        ? { allowed: true, state: hasState ? state : undefined, ...left }
         : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...left };
     },
     forecast: () => constantForecast((atMs, cost) => (cost === 0 ? atMs : Infinity)),

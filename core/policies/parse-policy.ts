@@ -5,6 +5,7 @@ import {
   type ConfigProblem,
   type Fields,
   type LeaseTerms,
+  MAX_UNITS,
 } from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { canBeFair, fairly } from "../algorithms/fair/fair.ts";
@@ -54,7 +55,7 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const policy = parsePlan(name, given);
   return "problems" in policy
     ? policy
-    : withPlans(policy, given as Table, (fields) => parsePlan(name, fields));
+    : withPlans(policy, given as Table, (fields) => parsePlan(name, fields, true));
 }
 
 /**
@@ -90,14 +91,14 @@ export function offsetsIn(fields: Table, path: readonly string[] = []): readonly
   return [...own, ...below];
 }
 
-function parsePlan(name: string, given: unknown): Policy | Problems {
+function parsePlan(name: string, given: unknown, isOfPlan = false): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
   const parsed = v.safeParse(POLICY_SCHEMA, policyFields);
   if (!parsed.success) problems.push(...violationsOf(parsed.issues));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
-    const rule = parseRule(ruleName, path, fields);
+    const rule = parseRule(ruleName, path, fields, isOfPlan);
     if ("problems" in rule) problems.push(...rule.problems);
     else rules.push(rule);
   }
@@ -134,7 +135,9 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
       maxWaiters: lease?.maxWaiters ?? (isAtOnce ? 0 : (maxWaiters ?? DEFAULT_MAX_WAITERS)),
     },
     localDecisions: { admits: mostMs >= MIN_USEFUL_TTL_MS && mayBe("admits"), denies: mayBe("denies") },
-    ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),
+    ...(rules.every(({ algorithm }) => algorithm.isStateless === true || algorithm.isClosed === true) && {
+      isStateless: true,
+    }),
     ...(lease && { lease }),
     ...(isFair && { isFair }),
     ...(kind && { pool: { kind, ...(localShare !== undefined && { localShare }) } }),
@@ -192,7 +195,12 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
-function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {
+function parseRule(
+  name: string,
+  path: readonly string[],
+  given: unknown,
+  isOfPlan: boolean,
+): Rule | Problems {
   const named = algorithmOf(given);
   if (named === undefined) return { problems: algorithmProblems(path, given) };
   const schema = ruleSchemas.get(named.name) ?? ruleSchema(named);
@@ -206,7 +214,7 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   }
   const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
   const rule = wrapped(
-    configuredBy(named, fields),
+    configuredBy(named, fields, isOfPlan),
     { blockFor, maxBlock, fair, weights },
     (fields as Fields)["order"],
   );
@@ -279,7 +287,7 @@ function unknownFields(
 }
 
 /** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
-function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+function configuredBy(algorithm: AnyAlgorithm, fields: Fields, isOfPlan: boolean): Configured {
   if (fields["limit"] !== 0) {
     const config = algorithm.configure(fields);
     return "problem" in config ? config : { algorithm, config };
@@ -287,10 +295,14 @@ function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
   const stray = NOT_OF_ZERO.find((field) => fields[field] !== undefined);
   if (stray !== undefined)
     return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
-  const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit: 1 }) as Table;
+  // Under a plan of 0 time returns as little as can be, and of credits, which do not return, none is cut off.
+  const limit = isOfPlan && algorithm.neverRefills === true ? MAX_UNITS : 1;
+  const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit }) as Table;
   if ("problem" in config) return config as unknown as ConfigProblem;
+  const closed = zeroLimit(algorithm, isOfPlan);
+  if (isOfPlan && algorithm.leasing === undefined) return { algorithm: closed, config };
   const { burst: _, initial: __, ...others } = config;
-  return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
+  return { algorithm: closed, config: { ...others, limit: 0 } };
 }
 
 /** The problems of a rule with an unknown algorithm: `algorithm` or `rules` may be misspelled. */

@@ -101,7 +101,7 @@ export interface Policy extends PolicyView {
   readonly waiting: Waiting;
   /** Earlier layouts, the last one first: an unknown key is fetched from the objects that had it. */
   readonly objectsBefore?: readonly Layout[] | undefined;
-  /** Present when no rule has a state, so a call that only decides needs no object. */
+  /** Present when no rule decides by a state, so a call that only decides needs no object. */
   readonly isStateless?: boolean;
   /** How important calls may be, and what is kept for them. */
   readonly priorities: Priorities;

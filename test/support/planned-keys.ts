@@ -12,7 +12,7 @@ import { parseDeployment } from "./milliseconds.ts";
 
 export const [LOW, HIGH] = [10, 40];
 export const window = 60_000;
-const plans = { pro: { limit: HIGH } };
+const plans = { pro: { limit: HIGH }, off: { limit: 0 } };
 export const TABLES = {
   "token-bucket": { algorithm: "token-bucket", limit: LOW, window, plans },
   gcra: { algorithm: "gcra", limit: LOW, window, plans },
@@ -25,14 +25,14 @@ export const TABLES = {
     window,
     burst: LOW,
     nodelay: true,
-    plans: { pro: { limit: HIGH, burst: HIGH } },
+    plans: { ...plans, pro: { limit: HIGH, burst: HIGH } },
   },
   credits: { algorithm: "credits", limit: LOW, plans },
   "a shorter window": {
     algorithm: "sliding-log",
     limit: LOW,
     window,
-    plans: { pro: { limit: HIGH, window: 30_000 } },
+    plans: { ...plans, pro: { limit: HIGH, window: 30_000 } },
   },
 } as const;
 

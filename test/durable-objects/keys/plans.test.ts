@@ -25,6 +25,33 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     }
   });
 
+  // Who was suspended by a plan of 0 had a whole month again when he was let in.
+  test("under a plan of 0 nothing passes, and nothing is forgotten", () => {
+    const random = seededRandom(announcedSeed("plans of 0"));
+    for (let round = 0; round < depth(4, 200); round += 1) {
+      const key = new Key(table);
+      const plan = pick(random, ["pro", ""]);
+      for (let unit = whole(random, LOW); unit > 0; unit -= 1) key.takes(plan, 1);
+      const held = { op: "hold", cost: 1 + whole(random, 3), id: "held", ttlMs: 90_000 };
+      key.call(plan, held);
+      const left = key.remaining(plan);
+      for (let step = 1 + whole(random, 4); step > 0; step -= 1) {
+        const denied = pick(random, [
+          { op: "limit", cost: 1, idempotencyKey: `${step}` },
+          { op: "hold", cost: 1, id: `${step}`, ttlMs: 1_000 },
+        ]);
+        expect(key.call("off", denied)).toMatchObject({
+          rules: [{ success: false, limit: 0, remaining: 0 }],
+        });
+        if (random() < 0.3) key.crash();
+      }
+      if (random() < 0.5)
+        key.call(pick(random, ["off", undefined]), { op: "settle", id: "held", used: held.cost });
+      expect({ round, plan, left: key.remaining(plan) }).toEqual({ round, plan, left });
+      expect(key.takes("off", 1)).toBe(false);
+    }
+  });
+
   // README's own example gave 5,800 units in a month instead of 1,960 to who named a larger plan once a day.
   test("naming other plans changes nothing that time has returned until then", () => {
     const random = seededRandom(announcedSeed("plans in time"));
@@ -60,7 +87,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
       const named: { readonly atMs: number; readonly plan: string }[] = [];
       for (let step = 0; step < 120; step += 1) {
         key.nowMs += whole(random, 3_000);
-        const plan = random() < 0.2 ? "pro" : "";
+        const plan = random() < 0.2 ? pick(random, ["pro", "off"]) : "";
         named.push({ atMs: key.nowMs, plan });
         if (key.takes(plan, 1)) admitted.push({ atMs: key.nowMs, plan });
         if (random() < 0.05) key.crash();
