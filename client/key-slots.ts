@@ -4,6 +4,7 @@ import type { PolicyView, RuleView } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Slots } from "../core/protocol/answers.ts";
 import type { SlotsCall } from "../core/protocol/calls.ts";
 import { PACE_MS } from "../core/protocol/messages.ts";
+import { SaidFigures, sentNow } from "../core/reservations/said-figures.ts";
 
 /** The most keys of a holder. One without slots is forgotten first; if all have some, the limiter decides further ones. */
 const MAX_KEYS = 4_096;
@@ -51,7 +52,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   tokensEnd = 0;
   /** How many tokens the last answer had. */
   #tokens = 0;
-  remaining = 0;
+  /** Of the object, or the limiter: the slots that are left there. */
+  readonly said = new SaidFigures();
+  #messageSent = 0;
   turn = 0;
   heard = 0;
   memory: string | undefined;
@@ -151,7 +154,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.granted += 1;
     const at = { beganAtMs: nowMs, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs };
     this.#put({ id, units, ttlMs, caller, fencingToken, ...at });
-    const of = { name, limit: capacity, remaining: this.remaining + this.idle, resetAfterMs: ttlMs };
+    const of = { name, limit: capacity, remaining: this.said.remaining + this.idle, resetAfterMs: ttlMs };
     return {
       rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
       waitedMs,
@@ -247,6 +250,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.turn += 1;
     this.sentAtMs = nowMs;
     this.underWaySinceMs = nowMs;
+    this.#messageSent = sentNow();
     this.isAtOnce = false;
     const { holder, turn, heard, memory, kept, leased, granted, released } = this;
     const all = { holder, turn, heard, memory, kept, leased, granted, released };
@@ -300,7 +304,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.paceMs = given.paceMs;
     this.restMs = given.restMs ?? 0;
     this.lifeMs = given.lifeMs;
-    this.remaining = given.remaining;
+    this.said.hear(given.remaining, this.#messageSent);
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.#tokens = this.tokensEnd - this.token;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);

@@ -134,6 +134,11 @@ export class ProcessSlots {
     return { fencingToken: lease.fencingToken, expiresAfterMs: forMs };
   }
 
+  /** The limiter has answered an acquire. @param sent as in `SaidFigures` */
+  heard({ policy, key, remaining }: Decision, sent: number): void {
+    if (remaining !== undefined) this.#keys.find(policy, key)?.said.hear(remaining, sent);
+  }
+
   /** Gives back the free slots of a key, if these and those that remain at the object are as many. */
   async giveIdle(policy: string, key: string, units: number, remaining: number): Promise<boolean> {
     const nowMs = this.#now();
