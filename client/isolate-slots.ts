@@ -227,9 +227,9 @@ export class IsolateSlots {
     const slots = this.#find(policy, key);
     const [rule] = rules;
     if (slots === undefined || rule === undefined) return;
-    slots.said.hear(rule.remaining, sent);
-    if (lease !== undefined && slots.others.size < MAX_OTHERS)
-      slots.others.set(lease.id, this.#now(caller.time.nowMs()));
+    const nowMs = this.#now(caller.time.nowMs());
+    slots.said.hear(rule.remaining, nowMs + rule.resetAfterMs, sent);
+    if (lease !== undefined && slots.others.size < MAX_OTHERS) slots.others.set(lease.id, nowMs);
   }
 
   /** Ends a lease of its own. @returns whether it was one; otherwise the object is to end it */
@@ -272,9 +272,14 @@ export class IsolateSlots {
       }
       return undefined;
     }
-    lease.expiresAtMs = nowMs + forMs;
+    slots.prolong(lease, nowMs + forMs);
     this.#sendIfDue(caller, slots, nowMs);
     return { id, fencingToken: lease.fencingToken, expiresAfterMs: forMs };
+  }
+
+  /** The object has prolonged a lease. */
+  renewed(caller: ClientContext, policy: Policy, key: string, { expiresAfterMs }: Lease): void {
+    this.#find(policy, key)?.said.endsAt(this.#now(caller.time.nowMs()) + expiresAfterMs);
   }
 
   /** Whether only another holder may know such a lease, if the object does not. */

@@ -81,6 +81,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   #lastPeak = 0;
   protected heldMs: number | undefined;
   #nextEndMs = Infinity;
+  /** The end of the last of its leases, or of one that has ended earlier. */
+  #lastEndMs = -Infinity;
+  #isLastOver = false;
 
   constructor(policy: Of, key: string, nowMs: number) {
     this.policy = policy;
@@ -154,7 +157,12 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.granted += 1;
     const at = { beganAtMs: nowMs, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs };
     this.#put({ id, units, ttlMs, caller, fencingToken, ...at });
-    const of = { name, limit: capacity, remaining: this.said.remaining + this.idle, resetAfterMs: ttlMs };
+    const of = {
+      name,
+      limit: capacity,
+      remaining: this.said.remaining + this.idle,
+      resetAfterMs: this.wholeAfterMs(nowMs),
+    };
     return {
       rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
       waitedMs,
@@ -165,7 +173,24 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   #put(lease: YoungLease): void {
     this.young.set(lease.id, lease);
     this.leased += lease.units;
-    this.#nextEndMs = Math.min(this.#nextEndMs, lease.expiresAtMs);
+    this.prolong(lease, lease.expiresAtMs);
+  }
+
+  prolong(lease: YoungLease, untilMs: number): void {
+    this.#isLastOver =
+      untilMs < this.#lastEndMs && (this.#isLastOver || lease.expiresAtMs >= this.#lastEndMs);
+    lease.expiresAtMs = untilMs;
+    this.#nextEndMs = Math.min(this.#nextEndMs, untilMs);
+    this.#lastEndMs = Math.max(this.#lastEndMs, untilMs);
+  }
+
+  /** How long it takes until all slots are free if nobody comes: its leases end, and those that the object knows. */
+  wholeAfterMs(nowMs: number): number {
+    if (this.#isLastOver) {
+      this.#nextEndMs = -Infinity;
+      this.endExpired(nowMs);
+    }
+    return Math.max(nowMs, this.#lastEndMs, this.said.wholeAtMs) - nowMs;
   }
 
   /** A lease of its own ends: its slot is free. */
@@ -175,7 +200,8 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     return lease;
   }
 
-  protected remove({ id, units, grantedAtMs }: YoungLease, nowMs: number): void {
+  protected remove({ id, units, grantedAtMs, expiresAtMs }: YoungLease, nowMs: number): void {
+    this.#isLastOver ||= expiresAtMs >= this.#lastEndMs;
     this.lasted(nowMs - grantedAtMs);
     this.young.delete(id);
     this.leased -= units;
@@ -184,9 +210,10 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   endExpired(nowMs: number): void {
     if (nowMs < this.#nextEndMs) return;
     this.#nextEndMs = Infinity;
-    for (const { id, expiresAtMs } of this.young.values())
-      if (expiresAtMs <= nowMs) this.end(id, nowMs);
-      else this.#nextEndMs = Math.min(this.#nextEndMs, expiresAtMs);
+    this.#lastEndMs = -Infinity;
+    for (const lease of this.young.values())
+      if (lease.expiresAtMs <= nowMs) this.end(lease.id, nowMs);
+      else this.prolong(lease, lease.expiresAtMs);
   }
 
   /** Notes how long a lease took a slot here. */
@@ -304,7 +331,8 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.paceMs = given.paceMs;
     this.restMs = given.restMs ?? 0;
     this.lifeMs = given.lifeMs;
-    this.said.hear(given.remaining, this.#messageSent);
+    const { resetAfterMs = this.said.wholeAtMs - nowMs } = given;
+    this.said.hear(given.remaining, nowMs + resetAfterMs, this.#messageSent);
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.#tokens = this.tokensEnd - this.token;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);

@@ -285,7 +285,11 @@ export class ClaimClient {
       const isYoung = answer !== undefined && "young" in answer;
       if (answer === undefined || (isYoung && tries === YOUNG_TRIES))
         return unavailable("whether the lease was renewed is not known: ask again");
-      if (!isYoung) return "missing" in answer ? notFound("lease") : answer;
+      if (!isYoung) {
+        if ("missing" in answer) return notFound("lease");
+        if (!(answer instanceof Problem)) this.#slots.renewed(this.#caller, policy, key, answer);
+        return answer;
+      }
       await new Promise<void>((done) => void this.#caller.time.after(YOUNG_MS, done));
     }
   }

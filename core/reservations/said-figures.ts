@@ -18,25 +18,40 @@ export function sentNow(): number {
 /** Of a call whose answer may repeat an earlier one. */
 export const SENT_BEFORE = -1;
 
+/** What remains, and when all is free if nobody comes. */
+type Figures = readonly [remaining: number, wholeAtMs: number];
+
+const NOTHING: Figures = [Infinity, -Infinity];
+
 export class SaidFigures {
-  /** The least that is free. Those of the first list arrived before the second one began. */
-  #older = Infinity;
-  #newer = Infinity;
+  /** Of the answers of each list. Those of the first one arrived before the second one began. */
+  #older = NOTHING;
+  #newer = NOTHING;
   #olderUntil = 0;
   #last = 0;
 
   get remaining(): number {
-    return Math.min(this.#older, this.#newer);
+    return Math.min(this.#older[0], this.#newer[0]);
+  }
+
+  get wholeAtMs(): number {
+    return Math.max(this.#older[1], this.#newer[1]);
   }
 
   /** @param sent what `sentNow` returned when the call was sent */
-  hear(remaining: number, sent: number): void {
-    arrived += 1;
+  hear(remaining: number, wholeAtMs: number, sent: number): void {
     if (sent >= this.#olderUntil) {
-      this.#older = sent >= this.#last ? Infinity : this.#newer;
-      this.#newer = remaining;
+      this.#older = sent >= this.#last ? NOTHING : this.#newer;
+      this.#newer = NOTHING;
       this.#olderUntil = this.#last;
-    } else this.#newer = Math.min(this.#newer, remaining);
+    }
+    this.#newer = [Math.min(this.#newer[0], remaining), Math.max(this.#newer[1], wholeAtMs)];
+    arrived += 1;
     this.#last = arrived;
+  }
+
+  /** A lease that the object knows ends then, or earlier. */
+  endsAt(atMs: number): void {
+    this.hear(Infinity, atMs, SENT_BEFORE);
   }
 }

@@ -61,13 +61,23 @@ export class SlotsTruth {
   }
 
   /** Of a lease that its holder has just granted, while no other one has callers, whose leases it may not know. */
-  checkFigures({ remaining = Infinity }: Pick<Decision, "remaining">): void {
+  checkFigures({ remaining = Infinity, resetAfterMs = 0 }: Decision): void {
     const { isolates, processes, isServing, limit, lost, late, kills, restarts, freezes } = this.#plan;
     const calling = (isServing === true ? 0 : isolates) + processes;
     if (calling > 1 || lost + late + kills + restarts + freezes > 0) return;
+    const nowMs = this.#ticks.nowMs;
     let left = limit;
-    for (const { units, untilMs } of this.trusted) if (untilMs > this.#ticks.nowMs) left -= units;
+    let lastEndMs = 0;
+    for (const { units, untilMs } of this.trusted)
+      if (untilMs > nowMs) {
+        left -= units;
+        lastEndMs = Math.max(lastEndMs, untilMs);
+      }
     law(remaining <= left, () => `${remaining} of ${limit} are said to remain, and ${left} do`);
+    law(
+      nowMs + resetAfterMs >= lastEndMs,
+      () => `${resetAfterMs} ms are said, and ${lastEndMs - nowMs} it takes`,
+    );
   }
 
   /** A lease was not renewed: its holder has had no time to hand it over, or messages were in the way. */
