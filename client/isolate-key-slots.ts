@@ -141,6 +141,7 @@ export class IsolateKeySlots extends KeySlots<Policy> {
     this.remove(lease, nowMs);
     this.kept -= lease.units;
     this.handed.set(lease.id, lease);
+    this.said.endsAt(lease.expiresAtMs);
   }
 
   /** Whether a lease may be granted here. */
@@ -176,7 +177,7 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   /** Of a call whose wait was ended: that it may pass sooner, by slots of others, is not known here. */
   denial({ name, capacity }: Rule, { units, sinceMs }: WaitingCall, nowMs: number): Decided {
     const retryAfterMs = this.freeInMs(units, nowMs) ?? null;
-    const of = { name, limit: capacity, remaining: 0, resetAfterMs: this.freeInMs(this.kept, nowMs) ?? 0 };
+    const of = { name, limit: capacity, remaining: 0, resetAfterMs: this.wholeAfterMs(nowMs) };
     return {
       rules: [{ ...of, success: false, retryAfterMs, reason: "quota" }],
       reason: "wait-timeout",

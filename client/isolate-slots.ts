@@ -112,11 +112,13 @@ export class IsolateSlots {
     return true;
   }
 
-  /** The free slots of this isolate, which a call in it may use, beside those of the object. */
-  freeOf(policy: Policy, key: string): number {
+  /** What remains for a call in this isolate: its free slots too, beside those that the object says. */
+  remainingOf(policy: Policy, key: string, remaining: number): number {
+    const { idle = 0, said } = this.#find(policy, key) ?? {};
     // Those of a version that leased slots go back.
-    if (relaxedRule(policy) === undefined) return 0;
-    return Math.max(0, this.#find(policy, key)?.idle ?? 0);
+    if (said === undefined || idle <= 0 || relaxedRule(policy) === undefined) return remaining;
+    // Slots that came after that answer was made are not in both.
+    return Math.min(remaining, said.remaining) + idle;
   }
 
   /** The policy leases no slots any more: the idle ones go back at once, and the object hears of it also during a rest. */
@@ -220,11 +222,14 @@ export class IsolateSlots {
     return slots && markOf(slots.holder);
   }
 
-  /** The object has granted a lease to a caller of this isolate. */
-  granted(caller: ClientContext, policy: Policy, key: string, id: string): void {
+  /** The object has answered an acquire of a caller of this isolate. @param sent as in `SaidFigures` */
+  heard(caller: ClientContext, policy: Policy, key: string, { rules, lease }: Decided, sent: number): void {
     const slots = this.#find(policy, key);
-    if (slots === undefined || slots.others.size >= MAX_OTHERS) return;
-    slots.others.set(id, this.#now(caller.time.nowMs()));
+    const [rule] = rules;
+    if (slots === undefined || rule === undefined) return;
+    const nowMs = this.#now(caller.time.nowMs());
+    slots.said.hear(rule.remaining, nowMs + rule.resetAfterMs, sent);
+    if (lease !== undefined && slots.others.size < MAX_OTHERS) slots.others.set(lease.id, nowMs);
   }
 
   /** Ends a lease of its own. @returns whether it was one; otherwise the object is to end it */
@@ -267,9 +272,14 @@ export class IsolateSlots {
       }
       return undefined;
     }
-    lease.expiresAtMs = nowMs + forMs;
+    slots.prolong(lease, nowMs + forMs);
     this.#sendIfDue(caller, slots, nowMs);
     return { id, fencingToken: lease.fencingToken, expiresAfterMs: forMs };
+  }
+
+  /** The object has prolonged a lease. */
+  renewed(caller: ClientContext, policy: Policy, key: string, { expiresAfterMs }: Lease): void {
+    this.#find(policy, key)?.said.endsAt(this.#now(caller.time.nowMs()) + expiresAfterMs);
   }
 
   /** Whether only another holder may know such a lease, if the object does not. */

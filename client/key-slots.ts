@@ -4,6 +4,7 @@ import type { PolicyView, RuleView } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Slots } from "../core/protocol/answers.ts";
 import type { SlotsCall } from "../core/protocol/calls.ts";
 import { PACE_MS } from "../core/protocol/messages.ts";
+import { SaidFigures, sentNow } from "../core/reservations/said-figures.ts";
 
 /** The most keys of a holder. One without slots is forgotten first; if all have some, the limiter decides further ones. */
 const MAX_KEYS = 4_096;
@@ -51,7 +52,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   tokensEnd = 0;
   /** How many tokens the last answer had. */
   #tokens = 0;
-  remaining = 0;
+  /** Of the object, or the limiter: the slots that are left there. */
+  readonly said = new SaidFigures();
+  #messageSent = 0;
   turn = 0;
   heard = 0;
   memory: string | undefined;
@@ -78,6 +81,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   #lastPeak = 0;
   protected heldMs: number | undefined;
   #nextEndMs = Infinity;
+  /** The end of the last of its leases, or of one that has ended earlier. */
+  #lastEndMs = -Infinity;
+  #isLastOver = false;
 
   constructor(policy: Of, key: string, nowMs: number) {
     this.policy = policy;
@@ -151,7 +157,12 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.granted += 1;
     const at = { beganAtMs: nowMs, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs };
     this.#put({ id, units, ttlMs, caller, fencingToken, ...at });
-    const of = { name, limit: capacity, remaining: this.remaining + this.idle, resetAfterMs: ttlMs };
+    const of = {
+      name,
+      limit: capacity,
+      remaining: this.said.remaining + this.idle,
+      resetAfterMs: this.wholeAfterMs(nowMs),
+    };
     return {
       rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
       waitedMs,
@@ -162,7 +173,24 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   #put(lease: YoungLease): void {
     this.young.set(lease.id, lease);
     this.leased += lease.units;
-    this.#nextEndMs = Math.min(this.#nextEndMs, lease.expiresAtMs);
+    this.prolong(lease, lease.expiresAtMs);
+  }
+
+  prolong(lease: YoungLease, untilMs: number): void {
+    this.#isLastOver =
+      untilMs < this.#lastEndMs && (this.#isLastOver || lease.expiresAtMs >= this.#lastEndMs);
+    lease.expiresAtMs = untilMs;
+    this.#nextEndMs = Math.min(this.#nextEndMs, untilMs);
+    this.#lastEndMs = Math.max(this.#lastEndMs, untilMs);
+  }
+
+  /** How long it takes until all slots are free if nobody comes: its leases end, and those that the object knows. */
+  wholeAfterMs(nowMs: number): number {
+    if (this.#isLastOver) {
+      this.#nextEndMs = -Infinity;
+      this.endExpired(nowMs);
+    }
+    return Math.max(nowMs, this.#lastEndMs, this.said.wholeAtMs) - nowMs;
   }
 
   /** A lease of its own ends: its slot is free. */
@@ -172,7 +200,8 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     return lease;
   }
 
-  protected remove({ id, units, grantedAtMs }: YoungLease, nowMs: number): void {
+  protected remove({ id, units, grantedAtMs, expiresAtMs }: YoungLease, nowMs: number): void {
+    this.#isLastOver ||= expiresAtMs >= this.#lastEndMs;
     this.lasted(nowMs - grantedAtMs);
     this.young.delete(id);
     this.leased -= units;
@@ -181,9 +210,10 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   endExpired(nowMs: number): void {
     if (nowMs < this.#nextEndMs) return;
     this.#nextEndMs = Infinity;
-    for (const { id, expiresAtMs } of this.young.values())
-      if (expiresAtMs <= nowMs) this.end(id, nowMs);
-      else this.#nextEndMs = Math.min(this.#nextEndMs, expiresAtMs);
+    this.#lastEndMs = -Infinity;
+    for (const lease of this.young.values())
+      if (lease.expiresAtMs <= nowMs) this.end(lease.id, nowMs);
+      else this.prolong(lease, lease.expiresAtMs);
   }
 
   /** Notes how long a lease took a slot here. */
@@ -247,6 +277,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.turn += 1;
     this.sentAtMs = nowMs;
     this.underWaySinceMs = nowMs;
+    this.#messageSent = sentNow();
     this.isAtOnce = false;
     const { holder, turn, heard, memory, kept, leased, granted, released } = this;
     const all = { holder, turn, heard, memory, kept, leased, granted, released };
@@ -300,7 +331,8 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.paceMs = given.paceMs;
     this.restMs = given.restMs ?? 0;
     this.lifeMs = given.lifeMs;
-    this.remaining = given.remaining;
+    const { resetAfterMs = this.said.wholeAtMs - nowMs } = given;
+    this.said.hear(given.remaining, nowMs + resetAfterMs, this.#messageSent);
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.#tokens = this.tokensEnd - this.token;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);

@@ -1,6 +1,6 @@
 /** The calls on holds and leases: leases from slots of this isolate where it has some, everything else from the object. */
 import { type Policy, relaxedRule } from "../../core/policies/policy.ts";
-import type { Answer, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
+import type { Answer, Decided, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
 import type {
   AcquireCall,
   AcquireParams,
@@ -12,6 +12,7 @@ import { type Decision, degradedDecision } from "../../core/protocol/decision.ts
 import { LINK_PROTOCOL, PROTOCOL, RESUMING_PROTOCOL } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
+import { SENT_BEFORE, sentNow } from "../../core/reservations/said-figures.ts";
 import type { ClientContext } from "../call-gate.ts";
 import type { IsolateSlots } from "../isolate-slots.ts";
 import { asShadow, decisionOf, hasNoRules, notFound, toDecision, unavailable } from "../read-answer.ts";
@@ -111,8 +112,6 @@ export class ClaimClient {
     if (answer instanceof Problem) return answer;
     if (answer !== undefined && "here" in answer) return toDecision(policy, key, answer.here, "isolate");
     const isAnswered = answer !== undefined && !hasNoRules(answer);
-    if (isAnswered && "lease" in answer && answer.lease !== undefined)
-      this.#slots.granted(this.#caller, policy, key, answer.lease.id);
     const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
     return isShadow === true ? asShadow(decision) : decision;
   }
@@ -138,24 +137,43 @@ export class ClaimClient {
 
   /** Slots that are free in this isolate remain for its callers. */
   #withFree(policy: Policy, key: string, answer: Answer) {
-    const free = this.#slots.freeOf(policy, key);
-    if (free === 0 || !("rules" in answer)) return answer;
-    return { ...answer, rules: answer.rules.map((rule) => ({ ...rule, remaining: rule.remaining + free })) };
+    if (!("rules" in answer)) return answer;
+    const remaining = (said: number) => this.#slots.remainingOf(policy, key, said);
+    return {
+      ...answer,
+      rules: answer.rules.map((rule) => ({ ...rule, remaining: remaining(rule.remaining) })),
+    };
   }
 
   /** A call that waits, also for a pool, ends with its caller. */
   async #acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
     if (call.waitMs > 0) return await this.#acquireInTurn(policy, key, call, signal);
-    if (policy.pool !== undefined)
-      return await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
     const message = this.#objects.message(policy, key, call);
-    return await this.#objects.operate(policy, key, { op: "lease", ...message });
+    return await this.#heard(policy, key, call, () =>
+      policy.pool === undefined
+        ? this.#objects.operate(policy, key, { op: "lease", ...message })
+        : this.#objects.wait<Answer>(policy, key, "acquire", call, signal),
+    );
+  }
+
+  /** The answer to an acquire, of which this isolate's slots hear. */
+  async #heard<Said extends object | undefined>(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+    ask: () => Promise<Said>,
+  ): Promise<Said> {
+    const sent = sentFor(call);
+    const answer = await ask();
+    if (answer !== undefined && "rules" in answer)
+      this.#slots.heard(this.#caller, policy, key, answer as Decided, sent);
+    return answer;
   }
 
   /** Waits for a slot of this isolate, and at the object where those of others may be free before. */
   async #acquireInTurn(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
     const there = (params: AcquireParams, until = signal) =>
-      this.#objects.wait<Answer>(policy, key, "acquire", params, until);
+      this.#heard(policy, key, call, () => this.#objects.wait<Answer>(policy, key, "acquire", params, until));
     const makeId = (holder: string) => this.#makeId(policy, key, holder);
     const turn = this.#slots.enter(this.#caller, policy, key, { ...call, makeId, signal });
     if (turn === undefined) return await there(call);
@@ -208,8 +226,12 @@ export class ClaimClient {
     const protocol = isLinked ? LINK_PROTOCOL : PROTOCOL;
     const message = this.#objects.message(policy, key, { ...call, waitMs: 0, shed }, protocol);
     const answer = await this.#objects.askFor(policy, key, async (object) => {
+      const sent = sentFor(call);
       const attached = await object.acquire(message);
-      const decision = decisionOf(policy, key, readAnswer(attached.answer));
+      const said = readAnswer(attached.answer);
+      // Its lease ends with its handle, and says nothing of the slots that are worth having.
+      if ("rules" in said) this.#slots.heard(this.#caller, policy, key, { rules: said.rules }, sent);
+      const decision = decisionOf(policy, key, said);
       return { decision: isShadow === true ? asShadow(decision) : decision, attached };
     });
     return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
@@ -263,7 +285,11 @@ export class ClaimClient {
       const isYoung = answer !== undefined && "young" in answer;
       if (answer === undefined || (isYoung && tries === YOUNG_TRIES))
         return unavailable("whether the lease was renewed is not known: ask again");
-      if (!isYoung) return "missing" in answer ? notFound("lease") : answer;
+      if (!isYoung) {
+        if ("missing" in answer) return notFound("lease");
+        if (!(answer instanceof Problem)) this.#slots.renewed(this.#caller, policy, key, answer);
+        return answer;
+      }
       await new Promise<void>((done) => void this.#caller.time.after(YOUNG_MS, done));
     }
   }
@@ -323,6 +349,10 @@ export class ClaimClient {
 }
 
 const NOTHING_ATTACHED: Attached = { answer: "" };
+
+function sentFor({ idempotencyKey, resume }: AcquireParams): number {
+  return idempotencyKey === undefined && resume === undefined ? sentNow() : SENT_BEFORE;
+}
 
 /** Whether a rule of the policy learns from reports. All others ignore them. */
 function learns({ rules }: Policy): boolean {

@@ -6,6 +6,7 @@ import { OUTCOMES } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import { SENT_BEFORE, sentNow } from "../../core/reservations/said-figures.ts";
 import type { AcquireRequest } from "../limiter.ts";
 import { plainCall } from "../local-limiter.ts";
 import { isOf } from "./described-policies.ts";
@@ -56,14 +57,22 @@ export class OwnLeases {
   async decide(request: AcquireRequest, ask: () => Promise<Decision>): Promise<Decision> {
     const own = this.#acquire(request);
     if (own !== undefined) return this.#reservations.noted(own);
-    const decision = await ask();
     const { idempotencyKey, waitMs, units = 1 } = request;
+    const asked = async () => {
+      const sent = sentNow();
+      const decision = await ask();
+      // An isolate may not have heard what the object has given to this process since.
+      const isNew = idempotencyKey === undefined && decision.source === "object";
+      this.#slots.heard(decision, isNew ? sent : SENT_BEFORE);
+      return decision;
+    };
+    const decision = await asked();
     const mayTryAgain = idempotencyKey === undefined && !waitMs && typeof units === "number";
     if (decision.success || !mayTryAgain) return decision;
     const second = this.#acquire(request);
     if (second !== undefined) return this.#reservations.noted(second);
     const { policy, key, remaining = 0 } = decision;
-    return (await this.#slots.giveIdle(policy, key, units, remaining)) ? await ask() : decision;
+    return (await this.#slots.giveIdle(policy, key, units, remaining)) ? await asked() : decision;
   }
 
   #acquire({ ttlMs, waitMs, ...request }: AcquireRequest): Decision | undefined {

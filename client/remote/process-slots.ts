@@ -130,8 +130,14 @@ export class ProcessSlots {
     const [slots, lease, nowMs] = this.#find(policy, key, id);
     const forMs = ttlMs ?? lease?.ttlMs ?? 0;
     if (lease === undefined || !isTtl(forMs, slots?.policy.slots?.maxTtlMs ?? lease.ttlMs)) return undefined;
-    lease.expiresAtMs = nowMs + forMs;
+    slots?.prolong(lease, nowMs + forMs);
     return { fencingToken: lease.fencingToken, expiresAfterMs: forMs };
+  }
+
+  /** The limiter has answered an acquire. @param sent as in `SaidFigures` */
+  heard({ policy, key, remaining, resetAfterMs = 0 }: Decision, sent: number): void {
+    if (remaining !== undefined)
+      this.#keys.find(policy, key)?.said.hear(remaining, this.#now() + resetAfterMs, sent);
   }
 
   /** Gives back the free slots of a key, if these and those that remain at the object are as many. */

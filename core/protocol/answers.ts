@@ -133,6 +133,8 @@ export interface GivenSlots {
   readonly most: number;
   /** Slots that are left at the object. */
   readonly remaining: number;
+  /** Until all slots are free that this holder does not have, if nobody comes. Absent: the object is of an older version. */
+  readonly resetAfterMs?: number;
 }
 
 export interface Missing {

@@ -160,6 +160,7 @@ export class SlotOwner {
       });
     if (owed > 0)
       holds = withHold(holds, { id: owedTo, units: owed, expiresAtMs: nowMs + OWED_MS, isStored: true });
+    const last = holds.findLast(({ id }) => id !== call.holder && !isOwed(id));
     const change = {
       accounts: accounts.with(index, { state: tokens?.state ?? account.state, holds }),
       put: [
@@ -197,6 +198,7 @@ export class SlotOwner {
       isHome,
       most: part,
       remaining: Math.max(0, capacity - inUse - more),
+      resetAfterMs: Math.max(0, (last?.expiresAtMs ?? nowMs) - nowMs),
     };
   }
 

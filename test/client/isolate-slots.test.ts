@@ -3,10 +3,12 @@ import { randomUUID } from "node:crypto";
 import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
+import { IsolateKeySlots } from "../../client/isolate-key-slots.ts";
 import { IsolateSlots } from "../../client/isolate-slots.ts";
 import { ClaimClient } from "../../client/objects/claim-client.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { sentNow } from "../../core/reservations/said-figures.ts";
 import { Tally } from "../../core/stats/tally.ts";
 import { parseDeployment } from "../support/milliseconds.ts";
 
@@ -159,6 +161,57 @@ test("waits that end are denied with the time at which enough of the isolate's o
   expect(both?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 6_991 }] });
 });
 
+test("a lease's answer says when the last of the isolate's leases, and of those at the object, ends", async () => {
+  const { ticks, caller, holder, policy, call, given } = start();
+  Object.assign(given, { resetAfterMs: 1_200 });
+  const acquire = (ttlMs: number) => {
+    const { lease, rules } = holder.acquire(caller, policy, "key", call(ttlMs)) ?? {};
+    return { id: lease?.id ?? "", resetAfterMs: rules?.[0]?.resetAfterMs };
+  };
+  const release = ({ id }: { readonly id: string }) => holder.release(caller, policy, "key", id);
+  const said: unknown[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 20,
+    (nowMs) => {
+      if (nowMs <= 5) acquire(0);
+      if (nowMs !== 10) return;
+      // The object's other leases end 1,200 ms after it has answered, in the first milliseconds.
+      const first = acquire(1_000);
+      const long = acquire(7_000);
+      release(first);
+      const second = acquire(1_500);
+      release(long);
+      const third = acquire(1_500);
+      release(second);
+      release(third);
+      const rule = { name: "slots", limit: 100, success: true, retryAfterMs: 0, reason: "ok" } as const;
+      const ofObject = { rules: [{ ...rule, remaining: 19, resetAfterMs: 60_000 }] };
+      holder.heard(caller, policy, "key", ofObject, sentNow());
+      said.push(first.resetAfterMs, long.resetAfterMs, second.resetAfterMs, third.resetAfterMs);
+      said.push(acquire(1_000).resetAfterMs);
+      holder.renewed(caller, policy, "key", { id: "other", fencingToken: 1, expiresAfterMs: 90_000 });
+      said.push(acquire(1_000).resetAfterMs);
+    },
+  );
+  const [first, ...others] = said;
+  expect(first).toBeGreaterThan(1_190);
+  expect(first).toBeLessThanOrEqual(1_200);
+  expect(others).toEqual([7_000, 7_000, 1_500, 60_000, 90_000]);
+});
+
+test("a lease that is handed over counts until the object's answer says what it has", () => {
+  const policy = policies.get("slots");
+  if (policy === undefined) throw new Error("there is no policy");
+  const slots = new IsolateKeySlots(policy, "key", 0);
+  slots.grant(policy.rules[0], { id: "a", units: 1, ttlMs: 7_000, caller: undefined }, 0, 0);
+  for (const lease of slots.young.values()) slots.hand(lease, 1_000);
+  expect(slots.wholeAfterMs(1_000)).toBe(6_000);
+  const call = slots.message(0, 1_000);
+  const given = { ...GIVEN, resetAfterMs: 3_000 };
+  slots.answered(call, { slots: { memory: "memory", given } }, 1_000, 1_001);
+  expect(slots.wholeAfterMs(1_001)).toBe(3_000);
+});
+
 test("waits that a call in another isolate ended end here with the next answer, and later ones go on", async () => {
   const { ticks, caller, holder, policy, call, acquire, given } = start();
   const enter = () => holder.enter(caller, policy, "key", call(1_000));
@@ -271,11 +324,11 @@ test("slots of a version that leased them are not said to be free under one that
     (nowMs) => {
       if (nowMs <= 5) acquire(0);
       if (nowMs !== 10) return;
-      free.push(holder.freeOf(policy, "key"), holder.freeOf(strict, "key"));
+      free.push(holder.remainingOf(policy, "key", 5), holder.remainingOf(strict, "key", 5));
       expect(holder.acquire(caller, strict, "key", call(1_000))).toBe(undefined);
     },
   );
-  expect(free).toEqual([1, 0]);
+  expect(free).toEqual([6, 5]);
   expect(sent.at(-1)).toMatchObject({ kept: 0, wanted: 0 });
 });
 

@@ -138,3 +138,15 @@ test("closing aborts all signals and gives all slots back; giving back only what
     expect(slots.isHolding).toBe(false);
   }
 });
+
+test("a lease that was renewed for a shorter time ends then, and frees its slot", async () => {
+  const { sent, acquire, renew, run, warm } = start();
+  let lease: GrantedLease | undefined;
+  await run(1_500, (nowMs) => {
+    warm(nowMs);
+    if (nowMs === 10) lease = acquire(60_000);
+    if (nowMs === 20 && lease !== undefined) renew(lease, 300);
+  });
+  expect(lease?.signal?.aborted).toBe(true);
+  expect(sent.at(-1)).toMatchObject({ leased: 0 });
+});

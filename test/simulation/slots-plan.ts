@@ -10,6 +10,8 @@ export interface SlotsPlan {
   readonly isolates: number;
   /** With clients of their own, whose callers lose their leases with them. */
   readonly processes: number;
+  /** Isolates have no callers but processes. */
+  readonly isServing?: boolean;
   /** The clock of a process stands still for up to 6 s, and its timers do not. */
   readonly standstills: number;
   readonly ttlMs: number;

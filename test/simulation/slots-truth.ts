@@ -1,5 +1,6 @@
 /** What holds in a random history of leases (slots.ts): which leases callers trust, their tokens, and who waits. */
 import type { Ticks } from "../../bench/scale/ticks.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { law } from "./laws.ts";
 import type { SlotsPlan } from "./slots-plan.ts";
 import type { Holder, Trusted } from "./slots-process.ts";
@@ -57,6 +58,26 @@ export class SlotsTruth {
       else if (!other.isInProcess || nowMs > other.by.frozenUntilMs) units += other.units;
     const { limit } = this.#plan;
     law(units <= limit, () => `callers trust leases of ${units} of ${limit}`);
+  }
+
+  /** Of a lease that its holder has just granted, while no other one has callers, whose leases it may not know. */
+  checkFigures({ remaining = Infinity, resetAfterMs = 0 }: Decision): void {
+    const { isolates, processes, isServing, limit, lost, late, kills, restarts, freezes } = this.#plan;
+    const calling = (isServing === true ? 0 : isolates) + processes;
+    if (calling > 1 || lost + late + kills + restarts + freezes > 0) return;
+    const nowMs = this.#ticks.nowMs;
+    let left = limit;
+    let lastEndMs = 0;
+    for (const { units, untilMs } of this.trusted)
+      if (untilMs > nowMs) {
+        left -= units;
+        lastEndMs = Math.max(lastEndMs, untilMs);
+      }
+    law(remaining <= left, () => `${remaining} of ${limit} are said to remain, and ${left} do`);
+    law(
+      nowMs + resetAfterMs >= lastEndMs,
+      () => `${resetAfterMs} ms are said, and ${lastEndMs - nowMs} it takes`,
+    );
   }
 
   /** A lease was not renewed: its holder has had no time to hand it over, or messages were in the way. */

@@ -130,6 +130,23 @@ function ofClients(change: (call: SlotsCall) => Partial<SlotsCall>): Required<Sl
   return (call) => (callerIn(call.holder) === undefined ? call : { ...call, ...change(call) });
 }
 
+test(
+  `in ${HISTORIES} random histories of one holder it says of no lease that more remains than its callers have left`,
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => {
+      const { lost, late, kills, restarts, freezes } = QUIET;
+      const plan = [seldomPlan, randomPlan, processPlan, restingPlan][seed % 4]?.(seed) ?? randomPlan(seed);
+      const isServing = plan.processes > 0;
+      // Calls that were granted at once after a wait are heard of in any order.
+      const alone = { waitMs: 0, isolates: 1, processes: isServing ? 1 : 0, isServing, limit: 30 };
+      return { ...plan, lost, late, kills, restarts, freezes, ...alone };
+    };
+    const sum = await simulate(announcedSeed("figures"), HISTORIES, planOf);
+    expectOften(sum, HISTORIES, { own: 20 });
+  },
+);
+
 const QUIET = {
   limit: 5,
   ttlMs: 10_000,

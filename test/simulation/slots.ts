@@ -270,7 +270,7 @@ export class SlotsHistory {
     const gone = new AbortController();
     if (this.#random() < 0.05)
       this.#ticks.at(this.#ticks.nowMs + whole(this.#random, 1 + waitMs), () => gone.abort());
-    const isolate = this.#drawn;
+    const isolate = this.#plan.isServing === true ? (this.#holders.at(-1) as Holder) : this.#drawn;
     const sentAtMs = this.#ticks.nowMs;
     const before = this.#truth.latestToken;
     const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
@@ -330,6 +330,7 @@ export class SlotsHistory {
     // It was lost before its caller has it.
     if (isTold && signal?.aborted === true) return;
     this.#truth.trust(trusted);
+    if (isOwn && isInProcess === isolate.isProcess) this.#truth.checkFigures(decision);
     if (isTold)
       signal?.addEventListener("abort", () => {
         this.#outcome.lost += this.#truth.trusted.delete(trusted) ? 1 : 0;

@@ -364,3 +364,17 @@ test("a holder that says too many leases moves fencing tokens ahead of the clock
   }
   expect(lastEnd / 1_000 - key.nowMs).toBeLessThan(1_000 + 66 + 200);
 });
+
+test("a holder is told when the last lease ends that is not its own, also of those that it hands over", () => {
+  const key = new Key();
+  const { memory, given } = key.take("holder-a", 4);
+  expect(given).toMatchObject({ remaining: LIMIT - 4, resetAfterMs: 0 });
+  key.lease("b1");
+  key.nowMs += 2_000;
+  const lease = { id: "a1", units: 1, ttlMs: 10_000, leftMs: 3_000, fencingToken: 1 };
+  const again = { memory, kept: 3, wanted: 3 };
+  expect(key.slots({ ...again, turn: 2, handed: [lease] }).given?.resetAfterMs).toBe(58_000);
+  key.call({ op: "release", id: "b1" });
+  key.nowMs += 1_000;
+  expect(key.slots({ ...again, turn: 3 }).given?.resetAfterMs).toBe(2_000);
+});
