@@ -30,7 +30,7 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--po
   TOKEN         a token with the scope limit; with admin too, keys are reset afterwards
   --quick       half a minute and 15,000 calls instead of two minutes
   --redeploy    keeps a socket and asks on for 50 s, while you deploy in another terminal
-  --policy      only these policies; may be repeated; default: those of GET /v1/policies that can show something
+  --policy      only these policies, of those with leases one; may be repeated
   --key-prefix  what the token's keys must begin with
   --account     measures the platform instead, with a worker on trial beside the limiter: see docs/deploying.md
   --yes         does not ask before it deploys that
